@@ -82,7 +82,7 @@ sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core, on every level, 
 	$(SANITIZED) tests/core $(WORKERS) || { cat $(REPORTS).* 2>/dev/null; exit 1; }
 	@! cat $(REPORTS).* 2>/dev/null
 
-# What Python, numpy and libgomp do among themselves is not seen; csrc/cpu/team.cpp says what OpenMP's members may rely on.
+# What Python, numpy and libgomp do among themselves is not seen; csrc/threads.cpp says what OpenMP's members may rely on.
 tsan: $(VENV)/.dev build/tsan/.stamp  ## test the core's threads under the thread sanitizer
 	@LD_PRELOAD=$(call RUNTIME,libtsan.so) FORESAY_SANITIZE=1 \
 	TSAN_OPTIONS=halt_on_error=1:history_size=4:ignore_noninstrumented_modules=1 \

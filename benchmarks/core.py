@@ -1,6 +1,6 @@
 """The drafting core against its peers: one step of many requests, memory, extends.
 
-    python benchmarks/core.py TRACE.jsonl.gz … [--contexts 4096 …] [--steps-only] [--bars]
+    python benchmarks/core.py TRACE.jsonl.gz … [--only steps,memory,extends] [--bars]
 
 The text is real: the records of the given traces (of one tokenizer), in a fixed random order so
 that the samples of one problem do not lie side by side. Each request starts at its own place.
@@ -8,7 +8,7 @@ that the samples of one problem do not lie side by side. Each request starts at 
 One step appends 2 true next tokens to each of 256 requests and drafts 8 nodes for each: a tree
 through our public Drafter API, a chain of 8 through ArcticInference's API (limits off, trees of
 depth 24 as in vLLM and of 64, its own default). Ours is the default drafter, on one thread and on
-two, and beside it one that keeps no history and learns less of tokens. The drafters take turns, a
+two, and versus it one that keeps no history and learns less of tokens. The drafters take turns, a
 few steps each, so that a noisy machine disturbs them alike, and the ratio is taken turn by turn.
 Every step is timed by two clocks, from the arguments in the caller's hands to the result: wall
 time, and processor time of all threads, in which what other work takes from the machine is not.
@@ -20,19 +20,19 @@ default drafter: in wall time on two threads, or in processor time on one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import os
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import record
+import harness
+import workers
 from foresay import VerdictBatch, _core
 from foresay.drafters import SuffixDrafter
 from foresay.traces import read_traces
@@ -49,12 +49,6 @@ def clock() -> Times:
     return np.array((time.perf_counter(), time.process_time()))
 
 
-class Core(Protocol):
-    name: str
-
-    def step(self) -> Times: ...
-
-
 def real_text(traces: Sequence[str]) -> Tokens:
     """The records of all traces, shuffled, as one array."""
     records = [np.concatenate([r.prompt, r.output]) for path in traces for r in read_traces(path)]
@@ -62,7 +56,7 @@ def real_text(traces: Sequence[str]) -> Tokens:
     return np.concatenate(records)
 
 
-def slices(text: Tokens, count: int, length: int) -> NDArray[np.int32]:
+def slices(text: Tokens, count: int, length: int) -> Tokens:
     """`count` stretches of the text; they overlap or wrap only if the text is too short."""
     starts = np.arange(count, dtype=np.int64) * len(text) // count
     return np.stack([np.take(text, range(s, s + length), mode="wrap") for s in starts])
@@ -70,16 +64,8 @@ def slices(text: Tokens, count: int, length: int) -> NDArray[np.int32]:
 
 class Ours:
     def __init__(
-        self,
-        texts: NDArray[np.int32],
-        known: int,
-        append: int,
-        nodes: int,
-        threads: int,
-        history: bool = True,
+        self, texts: Tokens, known: int, append: int, nodes: int, threads: int, history: bool = True
     ) -> None:
-        self.name = f"{OURS}, {threads} thread{'s' * (threads > 1)}"
-        self.name += "" if history else ", no history"
         self.drafter = SuffixDrafter(history=history, threads=threads)
         self.states = [self.drafter.begin(np.ascontiguousarray(row[:known])) for row in texts]
         self.texts, self.known, self.append = texts, known, append
@@ -98,12 +84,9 @@ class Ours:
 
 
 class Arctic:
-    def __init__(
-        self, texts: NDArray[np.int32], known: int, append: int, nodes: int, depth: int
-    ) -> None:
+    def __init__(self, texts: Tokens, known: int, append: int, nodes: int, depth: int) -> None:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-        self.name = f"arctic, depth {depth}"
         self.cache = SuffixDecodingCache(depth, 0)
         for request, row in enumerate(texts):
             self.cache.start_request(request, np.ascontiguousarray(row[:known]))
@@ -123,9 +106,7 @@ class Arctic:
 
 
 class Ngram:
-    name = "vLLM's n-gram rule [2,5]"
-
-    def __init__(self, texts: NDArray[np.int32], known: int, append: int, nodes: int) -> None:
+    def __init__(self, texts: Tokens, known: int, append: int, nodes: int) -> None:
         from peers import NgramPeer
 
         self.texts, self.lengths = texts, np.full(len(texts), known)
@@ -140,43 +121,42 @@ class Ngram:
         return clock() - begun
 
 
-def take_turns(cores: Sequence[Core], turns: int, steps: int) -> dict[str, dict[str, Times]]:
+def turns_of(cores: Mapping[str, Any], turns: int, steps: int) -> dict[str, dict[str, Times]]:
     """Milliseconds per step of each core by each clock, turn by turn."""
-    times: dict[str, list[Times]] = {core.name: [] for core in cores}
+    times: dict[str, list[Times]] = {name: [] for name in cores}
     for turn in range(turns + 2):  # the first two warm up
-        for core in cores:
+        for name, core in cores.items():
             median = np.median([core.step() for _ in range(steps)], axis=0) * 1e3
             if turn >= 2:
-                times[core.name].append(median)
+                times[name].append(median)
     return {name: dict(zip(CLOCKS, np.array(ms).T, strict=True)) for name, ms in times.items()}
 
 
-def summary(times: dict[str, dict[str, Times]]) -> dict[str, Any]:
+def summary(times: Mapping[str, Mapping[str, Times]]) -> dict[str, Any]:
     """Medians over the turns: milliseconds, and how many times as long as each of ours the others
     take, by each clock."""
     ours = [name for name in times if name.startswith(OURS)]
-    return {
-        name: {f"{clock}_ms": round(float(np.median(ms)), 4) for clock, ms in measured.items()}
-        | {
-            f"times {our}": {
+    found: dict[str, Any] = {}
+    for name, measured in times.items():
+        found[name] = {
+            f"{clock}_ms": round(float(np.median(ms)), 4) for clock, ms in measured.items()
+        }
+        for our in ours if name not in ours else ():
+            found[name][f"times {our}"] = {
                 clock: round(float(np.median(ms / times[our][clock])), 2)
                 for clock, ms in measured.items()
             }
-            for our in ours
-            if name not in ours
-        }
-        for name, measured in times.items()
-    }
+    return found
 
 
-def below_bar(steps: dict[str, Any]) -> list[str]:
+def below_bar(steps: Mapping[str, Any]) -> list[str]:
     """A sentence for every ratio below the bar, and for every one that was not measured."""
     found = []
     for size, rows in steps.items():
         for clock, our in JUDGED:
             ratio = rows.get("arctic, depth 24", {}).get(f"times {our}", {}).get(clock)
             if ratio is None:
-                found.append(f"{size}: {our} was not measured beside ArcticInference at depth 24")
+                found.append(f"{size}: {our} was not measured versus ArcticInference at depth 24")
             elif not ratio >= BAR:
                 found.append(
                     f"{size}: ArcticInference at depth 24 takes {ratio} times the {clock} time of "
@@ -185,36 +165,23 @@ def below_bar(steps: dict[str, Any]) -> list[str]:
     return found or ([] if steps else ["no step was measured"])
 
 
-def resident() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def memory(text: Tokens) -> dict[str, Any]:
-    """Bytes per token of one automaton over the text: as it counts, and as the system does."""
-    before = resident()
-    automaton = _core.Automaton()
-    automaton.extend(automaton.begin(), text)
-    grown = resident() - before
-    return {
-        "tokens": len(text),
-        "bytes_per_token": round(automaton.bytes / len(text), 1),
-        "resident_bytes_per_token": round(grown / len(text), 1),
-        "inner_states_per_token": round(automaton.num_inner_states / len(text), 3),
-    }
-
-
-def arctic_memory(text: Tokens, depth: int) -> dict[str, Any]:
-    """The same for ArcticInference's tree, with its own estimate."""
+def memory(text: Tokens, depth: int | None = None) -> dict[str, Any]:
+    """Bytes per token of one text, as counted and as the system counts: of our automaton, or of
+    ArcticInference's tree of a depth."""
     from peers import ArcticPeer
 
-    peer = ArcticPeer(depth=depth)
-    before = resident()
-    request = peer.begin(text)
-    grown = resident() - before
-    return {
-        "tokens": len(text),
-        "bytes_per_token": round(peer.memory(request) / len(text), 1),
+    peer = None if depth is None else ArcticPeer(depth=depth)
+    before, found = workers.resident()[0], {"tokens": len(text)}
+    if peer is not None:
+        counted = peer.memory(peer.begin(text))
+    else:
+        automaton = _core.Automaton()
+        automaton.extend(automaton.begin(), text)
+        counted = automaton.bytes
+        found["inner_states_per_token"] = round(automaton.num_inner_states / len(text), 3)
+    grown = workers.resident()[0] - before
+    return found | {
+        "bytes_per_token": round(counted / len(text), 1),
         "resident_bytes_per_token": round(grown / len(text), 1),
     }
 
@@ -233,9 +200,8 @@ def extends(text: Tokens, occurrences: bool) -> dict[str, Any]:
             runs.append((time.perf_counter() - begun) / size * 1e9)
         out[f"ns_per_token_at_{size}"] = round(float(np.median(runs)), 1)
     single = _core.time_extends(text[:1_000_000], occurrences)
-    out["single_us"] = {
-        f"p{q}": round(float(np.percentile(single, q)), 2) for q in (50, 99, 99.9, 100)
-    }
+    shares = (50, 99, 99.9, 100)
+    out["single_us"] = {f"p{q}": round(float(np.percentile(single, q)), 2) for q in shares}
     return out
 
 
@@ -251,7 +217,7 @@ def alone(measure: Callable[[], Any]) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = harness.parser(__doc__, parts=("memory", "extends", "steps"))
     parser.add_argument("traces", nargs="+")
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--contexts", type=int, nargs="*", default=[4096, 32768])
@@ -260,43 +226,45 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--steps", type=int, default=10, help="in each turn")
     parser.add_argument("--depths", type=int, nargs="*", default=[24, 64])
-    parser.add_argument("--steps-only", action="store_true", help="neither memory nor extends")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--bars", action="store_true", help="status 1 if a ratio is below the bar")
-    parser.add_argument("--name", default="", help="added to the record's name, as -xeon")
-    parser.add_argument("--json", action="store_true")
-    record.add_option(parser)
-    options = parser.parse_args()
+    options = harness.parse(parser)
     text = real_text(options.traces)
-    figures: dict[str, Any] = {"traces": [os.path.basename(path) for path in options.traces]}
-    if not options.steps_only:
-        figures |= {
-            "memory": {OURS: alone(lambda: memory(text[:1_000_000]))}
-            | {
-                f"arctic, depth {depth}": alone(lambda d=depth: arctic_memory(text[:1_000_000], d))
-                for depth in options.depths
-            },
-            "extend": alone(lambda: extends(text, False)),
-            "extend_counting_occurrences": alone(lambda: extends(text, True)),
+    depths = () if options.no_peers else options.depths
+    figures: dict[str, Any] = {"traces": [Path(path).name for path in options.traces], "steps": {}}
+    if "memory" in options.chosen:
+        figures["memory"] = {OURS: alone(lambda: memory(text[:1_000_000]))} | {
+            f"arctic, depth {depth}": alone(lambda d=depth: memory(text[:1_000_000], d))
+            for depth in depths
         }
-    figures |= {"load_average": [round(load, 1) for load in os.getloadavg()], "steps": {}}
-    for known in options.contexts:
-        room = known + (options.turns + 2) * options.steps * options.append
-        texts = slices(text, options.requests, room)
+    if "extends" in options.chosen:
+        figures["extend"] = alone(lambda: extends(text, False))
+        figures["extend_counting_occurrences"] = alone(lambda: extends(text, True))
+    for known in options.contexts if "steps" in options.chosen else ():
+        length = known + (options.turns + 2) * options.steps * options.append
+        texts = slices(text, options.requests, length)
 
-        def measure(texts: NDArray[np.int32] = texts, known: int = known) -> dict[str, Any]:
+        def measure(texts: Tokens = texts, known: int = known) -> dict[str, Any]:
             shape = (texts, known, options.append, options.nodes)
-            cores: list[Core] = [Ours(*shape, 1), Ours(*shape, 2), Ours(*shape, 1, history=False)]
-            cores += [Ngram(*shape), *(Arctic(*shape, depth) for depth in options.depths)]
-            return summary(take_turns(cores, options.turns, options.steps))
+            cores: dict[str, Any] = {
+                f"{OURS}, 1 thread": Ours(*shape, 1),
+                f"{OURS}, 2 threads": Ours(*shape, 2),
+                f"{OURS}, 1 thread, no history": Ours(*shape, 1, history=False),
+            }
+            if not options.no_peers:
+                cores["vLLM's n-gram rule [2,5]"] = Ngram(*shape)
+            cores |= {f"arctic, depth {depth}": Arctic(*shape, depth) for depth in depths}
+            return summary(turns_of(cores, options.turns, options.steps))
 
         figures["steps"][f"{options.requests} x {known}"] = alone(measure)
-    missed = below_bar(figures["steps"])
-    path = record.write(f"core{options.name}", figures | {"below_bar": missed}, options.record)
-    print(json.dumps(figures, indent=None if options.json else 2))
-    if not options.json:
-        print(*missed, f"recorded in {path}", sep="\n")
-    if options.bars and missed:
-        raise SystemExit(1)
+    figures["below_bar"] = below_bar(figures["steps"])
+
+    def show(figures: dict[str, Any]) -> None:
+        print(json.dumps(figures, indent=2))
+        print(*figures["below_bar"], sep="\n")
+
+    failed = "; ".join(figures["below_bar"]) if options.bars else ""
+    harness.finish("core", figures, options, show, failed)
 
 
 if __name__ == "__main__":

@@ -30,14 +30,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-import record
-from edge_options import count as whole
-from edge_options import in_a_sentence, minutes
+import crowd
+import harness
 from foresay.bench.cloud import Cloud, cloud
 from foresay.bench.proxy import Proxy
 from foresay.edge.client import EdgeClient
@@ -46,8 +42,7 @@ from foresay.errors import ForesayError, StreamError
 from foresay.models import weights
 from foresay.models.load import find_model
 from foresay.sampling.params import SamplingParams
-from server_client import FORMS, MORE, SOME
-from server_parts import PAGE, SAMPLE, memory_slopes
+from harness import bar, percentiles
 
 PATIENCE = 120.0  # seconds for one answer
 FORGOTTEN = 75.0  # seconds until the server has forgotten streams that were left
@@ -55,8 +50,8 @@ DRAFTERS = ("suffix", "ngram", None)
 EVERY = 20  # streams, of which one is left
 HISTORY_MB = 2  # full within the first fifth of ten minutes
 FRAIL = 5  # clients, of which one loses its connections
-LEAST_SECONDS = 300  # before which memory still fills and its growth says nothing
 STRETCHES = 5  # of the time, with a rest behind each
+minutes = harness.number("minutes, above 0", lambda value: value > 0)
 
 
 @dataclass
@@ -77,8 +72,7 @@ class Seen:
     errors: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     prompt: list[int]
     params: SamplingParams
     expected: list[int]
@@ -91,10 +85,8 @@ async def plain_answers(server: Cloud, number: int, tokens: int) -> list[Questio
     )
     found = []
     for at in range(number):
-        form = FORMS[at % len(FORMS)]
-        words = [(SOME if n % 2 else MORE)[(at + 3 * n) % 9] for n in range(form.count("{}"))]
-        prompt = server.encode(form.format(*words))
-        params = SamplingParams(max_tokens=tokens, temperature=0.8 * (at % 2), seed=at)
+        asked = crowd.question(at, tokens)
+        prompt, params = server.encode(asked.pop("prompt")), SamplingParams(**asked)
         answer = await asyncio.wait_for(client.answer(prompt, params), PATIENCE)
         found.append(Question(prompt, params, list(answer.tokens)))
     client.close()
@@ -116,13 +108,12 @@ async def one_client(
         if time.monotonic() >= end:
             break
         question = questions[(7 * number + turn) % len(questions)]
-        kind = (number + turn) % EVERY
         try:
-            if kind == 0:
+            if (number + turn) % EVERY:
+                await asyncio.wait_for(ask(client, question, seen), PATIENCE)
+            else:
                 await asyncio.wait_for(leave(client, question), PATIENCE)
                 seen.left += 1
-            else:
-                await asyncio.wait_for(ask(client, question, seen), PATIENCE)
         except StreamError as error:
             # The same code also says that a stream found no cloud for too long: that is an error.
             at_start = "expected a server of `foresay serve` there" in str(error)
@@ -159,64 +150,41 @@ async def ask(client: EdgeClient, question: Question, seen: Seen) -> None:
     seen.first.append(told.ttft or 0.0)
 
 
-async def cut_some(proxies: list[Proxy], end: float, seen: Seen) -> None:
-    """Cut the connections of one proxy at a time."""
-    for at in count():
+async def cut_some(proxy: Proxy, end: float, seen: Seen) -> None:
+    """Cut the connections of the proxy again and again."""
+    while True:
         await asyncio.sleep(2.0)
         if time.monotonic() >= end:
             return
-        proxy = proxies[at % len(proxies)]
         seen.cut += proxy.open
         proxy.cut()
 
 
-def memory_of(pid: int) -> tuple[float, float]:
-    """MB in memory, and MB of them that are not mapped from files."""
-    fields = Path(f"/proc/{pid}/statm").read_text().split()
-    resident, shared = int(fields[1]), int(fields[2])
-    return resident * PAGE / 1e6, (resident - shared) * PAGE / 1e6
-
-
-async def crowd(
+async def clients_of(
     server: Cloud, clients: int, questions: list[Question], seconds: float
 ) -> tuple[Seen, list[tuple[float, float, float]], list[float]]:
-    """All clients, for so long, in `STRETCHES`: what they saw, the memory under load, and at rest
-    after each stretch."""
+    """All clients, for so long, in `STRETCHES`, some behind a proxy that is cut: what they saw, the
+    memory under load, and at rest after each stretch."""
     seen, start = Seen(), time.monotonic()
     samples: list[tuple[float, float, float]] = []
     rests: list[float] = []
     for _ in range(STRETCHES):
-        samples += await stretch(server, clients, questions, seconds / STRETCHES, seen, start)
+        end = time.monotonic() + seconds / STRETCHES
+        async with Proxy(server.port) as steady, Proxy(server.port) as frail:
+            proxies = [steady if n % FRAIL else frail for n in range(clients)]
+            running = [
+                *(one_client(n, server, p, questions, end, seen) for n, p in enumerate(proxies)),
+                cut_some(frail, end, seen),
+            ]
+            tasks = [asyncio.create_task(one) for one in running]
+            while (now := time.monotonic()) < end:
+                samples.append((now - start, *crowd.memory_mb(server.pid)))
+                await asyncio.sleep(crowd.SAMPLE)
+            await asyncio.wait_for(asyncio.gather(*tasks), 2 * PATIENCE)
         left_over(server)
-        await asyncio.sleep(2 * SAMPLE)
-        rests.append(round(memory_of(server.pid)[0], 1))
+        await asyncio.sleep(2 * crowd.SAMPLE)
+        rests.append(round(crowd.memory_mb(server.pid)[0], 1))
     return seen, samples, rests
-
-
-async def stretch(
-    server: Cloud,
-    clients: int,
-    questions: list[Question],
-    seconds: float,
-    seen: Seen,
-    start: float,
-) -> list[tuple[float, float, float]]:
-    """All clients until the stretch ends; some behind a proxy that is cut. Mutates `seen`."""
-    end = time.monotonic() + seconds
-    samples: list[tuple[float, float, float]] = []
-    async with Proxy(server.port) as steady, Proxy(server.port) as frail:
-        tasks = [
-            asyncio.create_task(
-                one_client(n, server, steady if n % FRAIL else frail, questions, end, seen)
-            )
-            for n in range(clients)
-        ]
-        tasks.append(asyncio.create_task(cut_some([frail], end, seen)))
-        while (now := time.monotonic()) < end:
-            samples.append((now - start, *memory_of(server.pid)))
-            await asyncio.sleep(SAMPLE)
-        await asyncio.wait_for(asyncio.gather(*tasks), 2 * PATIENCE)
-    return samples
 
 
 def left_over(server: Cloud) -> dict[str, float]:
@@ -235,54 +203,32 @@ def left_over(server: Cloud) -> dict[str, float]:
 def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The bars. Where nothing was answered, resumed or accepted, nothing was tried."""
     left, rests = found["left_over"], found["memory"]["at_rest_mb"]
-    minutes = found["seconds"] / 60 * (len(rests) - 1) / len(rests)
-    growth = (rests[-1] - rests[0]) / minutes
-    long = found["seconds"] >= LEAST_SECONDS
-    requests = left["running"] + left["waiting"]
-    lines = [
-        *(
-            (f"{name}, least", found[name], 1, found[name] >= 1)
-            for name in ("answers", "resumes", "accepted")
-        ),
-        ("errors", found["errors"], 0, found["errors"] == 0),
-        ("texts that differ", found["different"], 0, found["different"] == 0),
-        ("streams left", left["edge_streams"], 0, left["edge_streams"] == 0),
-        ("requests left", requests, 0, requests == 0),
-        ("growth of memory at rest, MB/min", growth, 1.0, growth < 1.0 if long else None),
+    growth = (rests[-1] - rests[0]) / (found["seconds"] / 60 * (len(rests) - 1) / len(rests))
+    long, name = found["seconds"] >= crowd.LEAST_SECONDS, "growth of memory at rest, MB/min"
+    return [
+        *(bar(f"{name}, least", found[name], 1) for name in ("answers", "resumes", "accepted")),
+        bar("errors", found["errors"], 0, at_most=True),
+        bar("texts that differ", found["different"], 0, at_most=True),
+        bar("streams left", left["edge_streams"], 0, at_most=True),
+        bar("requests left", left["running"] + left["waiting"], 0, at_most=True),
+        bar(name, growth, 1.0, below=True, known=long),
     ]
-    return [dict(zip(("name", "value", "bar", "met"), line, strict=True)) for line in lines]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--model", default=weights.DEFAULT_MODEL)
-    parser.add_argument("--minutes", type=minutes, default=10.0)
-    parser.add_argument("--clients", type=whole, default=100)
-    parser.add_argument("--questions", type=whole, default=24)
-    parser.add_argument("--tokens", type=whole, default=32, help="of each answer")
-    parser.add_argument("--memory-mb", type=whole, default=512, help="for keys and values")
-    parser.add_argument("--json", action="store_true", help="print the record")
-    record.add_option(parser)
-    options = parser.parse_args()
-    with in_a_sentence(parser.prog):
-        measure(options)
-
-
-def measure(options: argparse.Namespace) -> None:
-    """Measure, record, and exit with 1 if a bar is not met."""
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     find_model(options.model)
-    with cloud(options.model, ["one"], "--drafter", "none", memory_mb=options.memory_mb) as server:
+    memory, seconds = options.memory_mb, 60 * options.minutes
+    with cloud(options.model, ["one"], "--drafter", "none", memory_mb=memory) as server:
         questions = asyncio.run(plain_answers(server, options.questions, options.tokens))
-    seconds = 60 * options.minutes
-    with cloud(
-        options.model, ["one"], "--tenant-mb", str(HISTORY_MB), memory_mb=options.memory_mb
-    ) as server:
-        seen, samples, rests = asyncio.run(crowd(server, options.clients, questions, seconds))
-        left = left_over(server)
+    history = "--tenant-mb", str(HISTORY_MB)
+    with cloud(options.model, ["one"], *history, memory_mb=memory) as server:
+        running = clients_of(server, options.clients, questions, seconds)
+        seen, samples, rests = asyncio.run(running)
+        left, prefix = left_over(server), "foresay_edge_total."
         counts = {
-            name.partition(".")[2]: int(value)
+            name.removeprefix(prefix): int(value)
             for name, value in server.metrics().items()
-            if name.startswith("foresay_edge_total.")
+            if name.startswith(prefix)
         }
     found: dict[str, Any] = {
         "model": options.model,
@@ -300,45 +246,40 @@ def measure(options: argparse.Namespace) -> None:
         "different": seen.different,
         "errors": sum(seen.errors.values()),
         "first_errors": seen.errors.most_common(5),
-        "total_seconds": percentiles(seen.seconds),
-        "first_token_seconds": percentiles(seen.first),
+        "total_seconds": percentiles(seen.seconds, 50, 95, 99),
+        "first_token_seconds": percentiles(seen.first, 50, 95, 99),
         "server_counts": counts,
         "left_over": left,
-        "memory": {"at_rest_mb": rests, **memory_slopes(samples, seconds / STRETCHES)},
+        "memory": {"at_rest_mb": rests, **crowd.memory_slopes(samples, seconds / STRETCHES)},
     }
-    found["bars"] = judged(found)
-    short = "" if options.minutes >= 10 else "-quick"
-    path = record.write(f"edge-load{short}", found, options.record)
-    if options.json:
-        print(json.dumps(found, indent=2))
-    else:
-        show(found)
-    print(f"recorded in {path.name}")
-    if any(line["met"] is False for line in found["bars"]):
-        sys.exit(1)
-
-
-def percentiles(values: list[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    return {f"p{p}": round(float(np.percentile(values, p)), 4) for p in (50, 95, 99)}
+    return found | {"bars": judged(found)}
 
 
 def show(found: dict[str, Any]) -> None:
-    print(f"{found['clients']} clients for {found['seconds']:.0f} s: {found['answers']} answers, "
-          f"{found['tokens_per_second']} tokens/s")  # fmt: skip
-    print(f"left {found['left_streams']}, cut {found['cut_connections']}, resumes "
-          f"{found['resumes']}, reopens {found['reopens']}, accepted {found['accepted']}, "
-          f"lost before their first answer {found['lost_at_start']}")  # fmt: skip
-    print(f"total {found['total_seconds']}, first token {found['first_token_seconds']}")
-    memory = found["memory"]
-    print(f"memory at rest {memory['at_rest_mb']} MB, most {memory['most_mb']}")
-    print(f"left over: {found['left_over']}")
-    for error, times in found["first_errors"]:
-        print(f"{times} times: {error}")
-    for line in found["bars"]:
-        met = {None: "too short to tell", True: "met", False: "NOT MET"}[line["met"]]
-        print(f"  {line['name']:<34}{line['value']:10.4f}   bar {line['bar']:g}   {met}")
+    for name, value in found.items():
+        if name != "bars":
+            print(f"{name}: {json.dumps(value)}")
+    harness.print_bars(found["bars"])
+
+
+def main() -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("--model", default=weights.DEFAULT_MODEL)
+    parser.add_argument("--minutes", type=minutes, default=10.0)
+    parser.add_argument("--clients", type=harness.count, default=100)
+    parser.add_argument("--questions", type=harness.count, default=24)
+    parser.add_argument("--tokens", type=harness.count, default=32, help="of each answer")
+    parser.add_argument("--memory-mb", type=harness.count, default=512, help="for keys and values")
+    options = harness.parse(parser)
+    try:
+        found = measure(options)
+    except (ForesayError, OSError) as error:
+        sys.exit(f"{parser.prog}: {error}")
+    options.quick = options.minutes < 10
+    missed = [line["name"] for line in found["bars"] if line["met"] is False]
+    harness.finish(
+        "edge-load", found, options, show, f"NOT MET: {'; '.join(missed)}" if missed else ""
+    )
 
 
 if __name__ == "__main__":

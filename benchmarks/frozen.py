@@ -19,9 +19,6 @@ The file was just written, so opening and asking find it in the page cache.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import json
-import os
 import tempfile
 import threading
 import time
@@ -32,7 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import record
+import harness
+import workers
 from foresay import _core, corpus
 from foresay.traces import read_texts
 
@@ -64,7 +62,7 @@ def peak_memory(work: Callable[[], None]) -> int:
     def anonymous() -> int:
         return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
 
-    ctypes.CDLL(None).malloc_trim(0)  # or the work would live in memory that was freed before
+    workers.give_back()  # or the work would live in memory that was freed before
     before, peak, done = anonymous(), 0, threading.Event()
 
     def watch() -> None:
@@ -144,12 +142,11 @@ def measure_queries(ask: Callable[[Tokens], Tokens], queries: Tokens) -> dict[st
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    load = round(os.getloadavg()[0], 2)  # of other work: above 0 the times are too long
     texts = [text for path in options.traces for text in read_texts(path) if len(text)]
     vocabulary = 1 + max(int(text.max()) for text in texts)
     documents = resampled(texts, options.tokens, seed=1)
     size = sum(map(len, documents))
-    queries = np.concatenate(resampled(texts, 200_000, seed=2))
+    queries = np.concatenate(resampled(texts, options.queries, seed=2))
     queries = queries[: len(queries) // BATCH * BATCH]
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "corpus.foresay"
@@ -168,7 +165,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         lengths, counts = index.match_lengths(queries), index.count_contexts(queries)
     return {
         "compiler": _core.build_info()["compiler"],
-        "load_average_before": load,
         "traces": [Path(path).name for path in options.traces],
         "corpus": {"tokens": size, "documents": len(documents), "vocabulary": vocabulary},
         "build": builds,
@@ -183,13 +179,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+def show(figures: dict[str, Any]) -> None:
     """What was measured, the figure, and the bar it must reach."""
 
     def quantiles(times: dict[str, float]) -> str:
         return f"{times['p50_us']} us p50, {times['p99_us']} us p99"
 
-    builds = [
+    lines = [
         (
             f"build with {build['memory_mib']} MiB, {build['threads']} threads",
             f"{build['million_tokens_per_s']} M tokens/s, peak +{build['peak_anonymous_mib']} MiB",
@@ -197,36 +193,26 @@ def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
         )
         for build in figures["build"]
     ]
-    return [
-        *builds,
+    lines += [
         ("disk", f"{figures['disk']['bytes_per_token']} bytes per token", "at most 24"),
         ("open", f"{figures['open']['worst_ms']} ms, worst of 50", "under 20 ms"),
         ("advance, batches of 64", quantiles(figures["advance"]), ""),
         ("query, batches of 64", quantiles(figures["advance_and_contexts"]), "under 5 us"),
         ("verify", f"{figures['verify']['million_tokens_per_s']} M tokens/s", ""),
     ]
+    harness.print_table(("", "measured", "bar"), lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__)
     parser.add_argument("traces", nargs="+", help="trace files of one tokenizer")
     parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--queries", type=int, default=200_000, help="tokens that are asked for")
     parser.add_argument("--memory", type=int, nargs="+", default=[1024, 32], help="MiB to sort in")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", help="where the corpus file is made for the while")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    record.add_option(parser)
-    options = parser.parse_args()
-    figures = measure(options)
-    path = record.write("frozen", figures, options.record)
-    if options.json:
-        print(json.dumps(figures))
-        return
-    for what, figure, bar in table(figures):
-        print(f"{what:<34}{figure:<42}{bar}")
-    print(f"record: {path}")
+    options = harness.parse(parser)
+    harness.finish("frozen", measure(options), options, show)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ uniforms against numpy's, bit for bit. Needs torch, triton and numpy, and not th
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import warnings
@@ -35,7 +34,7 @@ import torch  # noqa: E402
 import triton  # type: ignore[import-untyped]  # noqa: E402
 import triton.language as tl  # type: ignore[import-untyped]  # noqa: E402
 
-import record  # noqa: E402
+import harness  # noqa: E402
 from foresay.sampling import noise as readable  # noqa: E402
 from foresay.sampling.acceptance import noise as twin  # noqa: E402
 from foresay.sampling.acceptance import triton as kernels  # noqa: E402
@@ -161,11 +160,10 @@ def uniforms_that_differ() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The choice of tokens on a GPU")
+    parser = harness.parser(__doc__)
     parser.add_argument("--sweep", action="store_true", help="time all layouts of the choice")
     parser.add_argument("--cpu-smoke", action="store_true", help="a tiny run in the interpreter")
-    record.add_option(parser)
-    options = parser.parse_args()
+    options = harness.parse(parser)
     torch.manual_seed(0)
     seeds = torch.randint(-(2**62), 2**62, [ROWS], device=DEVICE) * 2
     positions = torch.arange(ROWS, device=DEVICE) % 9 + 1000
@@ -180,13 +178,15 @@ def main() -> None:
         "float32": measure(torch.float32, arguments, options.sweep),
         "bfloat16": measure(torch.bfloat16, arguments, options.sweep),
     }
+    harness.finish("gpu-sampling", figures, options, show)
+
+
+def show(figures: dict[str, Any]) -> None:
     for dtype in ("float32", "bfloat16"):
         print(f"{dtype}: reading once {figures[dtype]['read_once_us']:.1f} us")
         for name in ("sampled", "sampled_at_0.7", "greedy", "top_50"):
             line = figures[dtype][name]
             print(f"  {name:<16}{line['us']:>8.1f} us{line['ratio']:>8.2f}x, bar {BAR:g}x")
-    path = record.write("gpu-sampling", figures, options.record)
-    print(f"recorded in {path.name}")
 
 
 if __name__ == "__main__":

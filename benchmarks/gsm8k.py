@@ -16,18 +16,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import math
+import re
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gsm8k_score as gsm8k
-import record
-from foresay.machine import usable_processors
+import harness
+from foresay.traces import read_records
 
 CHUNK = 16  # questions that run at once
+STOP = "Question:"  # where the model goes on with a question of its own
+_NUMBER = r"-?\$?\d[\d,]*(?:\.\d+)?"
+_MARKED = re.compile(rf"####\s*({_NUMBER})")
+_ANY = re.compile(_NUMBER)
+Z95, Z80 = 1.959964, 0.841621  # normal quantiles: an interval of 95 %, a power of 80 %
 
 
 class Job(NamedTuple):
@@ -46,57 +51,34 @@ def jobs_of(questions: int, seeds: int) -> list[Job]:
     return [Job(*run, first) for run in runs for first in range(0, questions, CHUNK)]
 
 
-_LLMS: dict[str, Any] = {}  # of a worker, by drafter
-
-
-def start(model: str, threads: int) -> None:
-    import torch
-
-    from foresay import LLM
-
-    torch.set_num_threads(threads)
-    _LLMS["none"] = LLM(model, "none", memory=1 << 30, max_running=CHUNK)
-    _LLMS["suffix"] = _LLMS["none"].beside("suffix")
-
-
-def answer(work: tuple[Job, list[str], float, int]) -> list[dict[str, Any]]:
+def answer(llm: Any, job: Job, prompts: list[str], setting: dict[str, Any]) -> list[dict[str, Any]]:
     from foresay import SamplingParams
     from foresay.sampling.noise import seed_of_sample
 
-    job, prompts, temperature, tokens = work
     params = [
         SamplingParams(
-            max_tokens=tokens,
-            temperature=0 if job.seed is None else temperature,
+            max_tokens=setting["max_tokens"],
+            temperature=0 if job.seed is None else setting["temperature"],
             seed=None if job.seed is None else seed_of_sample(job.seed, 1 + job.first + at),
-            stop=gsm8k.STOP,
+            stop=STOP,
         )
         for at in range(len(prompts))
     ]
-    results = _LLMS[job.arm].generate(prompts, params)
-    for one in results:
+    rows = []
+    for at, one in enumerate(llm.generate(prompts, params)):
         if one.error is not None:
             raise one.error
-    return [
-        {
-            **job._asdict(),
-            "question": job.first + at,
-            "token_ids": one.token_ids,
-            "text": one.text,
-            "steps": one.stats.steps,
-        }
-        for at, one in enumerate(results)
-    ]
+        about = {"question": job.first + at, "token_ids": one.token_ids, "text": one.text}
+        rows.append({**job._asdict(), **about, "steps": one.stats.steps})
+    return rows
 
 
 def answered(options: argparse.Namespace, prompts: list[str]) -> list[dict[str, Any]] | None:
     """All answers; None if the time was over before."""
-    setting = {
-        "model": options.model,
-        "prompts": prompts,
-        "temperature": options.temperature,
-        "max_tokens": options.max_tokens,
-    }
+    from foresay import LLM
+
+    names = ("model", "temperature", "max_tokens")
+    setting = {"prompts": prompts, **{name: vars(options)[name] for name in names}}
     kept: list[dict[str, Any]] = []
     if options.answers and options.answers.exists():
         first, *rows = options.answers.read_text(encoding="utf-8").splitlines()
@@ -111,38 +93,95 @@ def answered(options: argparse.Namespace, prompts: list[str]) -> list[dict[str, 
     left = [job for job in jobs if job not in done]
     if not left:
         return kept
-    work = [
-        (job, prompts[job.first : job.first + CHUNK], options.temperature, options.max_tokens)
-        for job in left
-    ]
-    began, threads = time.monotonic(), max(usable_processors() // options.processes, 1)
-    with ExitStack() as stack:
-        if options.processes == 1:
-            start(options.model, threads)
-            chunks: Iterable[list[dict[str, Any]]] = map(answer, work)
-        else:
-            context = multiprocessing.get_context("spawn")
-            pool = context.Pool(options.processes, start, (options.model, threads))
-            chunks = stack.enter_context(pool).imap_unordered(answer, work)
-        for at, rows in enumerate(chunks, 1):
-            kept += rows
-            if options.answers:
-                with options.answers.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(rows) + "\n")
-            if at % 10 == 0 or at == len(work):
-                minutes = (time.monotonic() - began) / 60
-                print(
-                    f"{len(jobs) - len(left) + at} of {len(jobs)} chunks, {minutes:.1f} minutes",
-                    flush=True,
-                )
-            if options.minutes and time.monotonic() - began > 60 * options.minutes:
-                return kept if at == len(work) else None
+    plain = LLM(options.model, "none", memory=1 << 30, max_running=CHUNK)
+    llms, began = {"none": plain, "suffix": plain.beside("suffix")}, time.monotonic()
+    for at, job in enumerate(left, 1):
+        rows = answer(llms[job.arm], job, prompts[job.first : job.first + CHUNK], setting)
+        kept += rows
+        if options.answers:
+            with options.answers.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(rows) + "\n")
+        minutes = (time.monotonic() - began) / 60
+        harness.say(f"{len(done) + at} of {len(jobs)} chunks, {minutes:.1f} minutes")
+        if options.minutes and minutes > options.minutes and at < len(left):
+            return None
     return kept
 
 
-def figures(rows: list[dict[str, Any]], asked: list[dict[str, str]], seeds: int) -> dict[str, Any]:
+# Which answers are right, and how far two accuracies are apart
+
+
+def prompt(shots: Sequence[dict[str, Any]], question: str) -> str:
+    """A few questions with their answers, and then the question: as lm-eval asks."""
+    shown = "".join(f"Question: {s['question']}\nAnswer: {s['answer']}\n\n" for s in shots)
+    return f"{shown}Question: {question}\nAnswer:"
+
+
+def marked(text: str) -> Decimal | None:
+    """The number after the first ####, as the answers of the dataset have it."""
+    found = _MARKED.search(text)
+    return _value(found[1]) if found else None
+
+
+def last(text: str) -> Decimal | None:
+    """The last number of the text, with or without a mark."""
+    found = _ANY.findall(text)
+    return _value(found[-1]) if found else None
+
+
+def _value(number: str) -> Decimal | None:
+    try:
+        return Decimal(number.replace(",", "").replace("$", ""))
+    except InvalidOperation:
+        return None
+
+
+def score(text: str, answer: str) -> dict[str, bool]:
+    """Whether an answer is right, by its marked number and by its last one; and whether it has a
+    marked one at all."""
+    right = marked(answer)
+    if right is None:
+        raise ValueError(f"the dataset's answer {answer!r} has no number after ####")
+    return {
+        "strict": marked(text) == right,
+        "flexible": last(text) == right,
+        "marked": marked(text) is not None,
+    }
+
+
+def compared(one: Sequence[Sequence[bool]], other: Sequence[Sequence[bool]]) -> dict[str, Any]:
+    """Two arms of answers, [seeds][questions]: are their shares of right answers apart?
+
+    The test of two proportions takes all answers as independent. Those to one question are not, but
+    both arms have the same questions, which makes the true error smaller: the test errs on the safe
+    side. `paired` is the interval over questions, each with its difference of means.
+    """
+    n, m = sum(map(len, one)), sum(map(len, other))
+    first, second = sum(map(sum, one)) / n, sum(map(sum, other)) / m
+    apart, pooled = second - first, (first * n + second * m) / (n + m)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+    alone = math.sqrt(first * (1 - first) / n + second * (1 - second) / m)
+    each = [
+        sum(b) / len(b) - sum(a) / len(a)
+        for a, b in zip(zip(*one, strict=True), zip(*other, strict=True), strict=True)
+    ]
+    mean = sum(each) / len(each)
+    spread = math.sqrt(sum((d - mean) ** 2 for d in each) / max(len(each) - 1, 1) / len(each))
+    return {
+        "answers": [n, m],
+        "shares": [first, second],
+        "per_seed": [[sum(s) / len(s) for s in arm] for arm in (one, other)],
+        "difference": apart,
+        "p_value": math.erfc(abs(apart) / error / math.sqrt(2)) if error else 1.0,
+        "interval_95": [apart - Z95 * alone, apart + Z95 * alone],
+        "paired_interval_95": [mean - Z95 * spread, mean + Z95 * spread],
+        "detectable_with_power_80": (Z95 + Z80) * error,
+    }
+
+
+def figures(rows: list[dict[str, Any]], asked: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
     found = {(r["arm"], r["seed"], r["question"]): r for r in rows}
-    scores = {key: gsm8k.score(r["text"], asked[key[2]]["answer"]) for key, r in found.items()}
+    scores = {key: score(r["text"], asked[key[2]]["answer"]) for key, r in found.items()}
     every = range(len(asked))
 
     def same(seed: int | None) -> dict[str, Any]:
@@ -163,7 +202,7 @@ def figures(rows: list[dict[str, Any]], asked: list[dict[str, str]], seeds: int)
         "greedy": same(None),
         "same_seed": same(0),
         "sampled": {
-            kind: gsm8k.compared(
+            kind: compared(
                 arm("none", range(seeds), kind), arm("suffix", range(seeds, 2 * seeds), kind)
             )
             for kind in ("strict", "flexible", "marked")
@@ -171,45 +210,7 @@ def figures(rows: list[dict[str, Any]], asked: list[dict[str, str]], seeds: int)
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("file", type=Path, help="questions: JSON lines, also gzipped")
-    parser.add_argument("--train", type=Path, help="where the shots come from")
-    parser.add_argument("--shots", type=int, default=5, help="questions shown with their answers")
-    parser.add_argument("--questions", type=int, default=200, help="how many are asked; 0: all")
-    parser.add_argument("--seeds", type=int, default=8, help="of each arm")
-    parser.add_argument("--processes", type=int, default=1, help="the cores are shared among them")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--answers", type=Path, help="keep the answers here, and go on from them")
-    parser.add_argument("--minutes", type=float, help="end after this long, if --answers is given")
-    record.add_option(parser)
-    options = parser.parse_args()
-    if options.minutes and not options.answers:
-        parser.error("--minutes without --answers would lose all answers")
-    if options.seeds < 1 or options.processes < 1 or options.questions < 0:
-        parser.error("--seeds and --processes are at least 1, --questions at least 0")
-    rows = gsm8k.read(options.file)
-    shots = gsm8k.read(options.train)[: options.shots] if options.train else rows[: options.shots]
-    asked = rows if options.train else rows[options.shots :]
-    asked = asked[: options.questions] if options.questions else asked
-    if not asked:
-        parser.error(f"{options.file} has {len(rows)} rows; expected more than --shots")
-    got = answered(options, [gsm8k.prompt(shots, row["question"]) for row in asked])
-    if got is None:
-        raise SystemExit("the time is over; call it again with the same --answers to go on")
-    content = {
-        "model": options.model,
-        "questions": len(asked),
-        "shots": len(shots),
-        "seeds": options.seeds,
-        "temperature": options.temperature,
-        "max_tokens": options.max_tokens,
-        **figures(got, asked, options.seeds),
-    }
+def show(content: dict[str, Any]) -> None:
     for name in ("greedy", "same_seed"):
         line = content[name]
         print(
@@ -224,11 +225,47 @@ def main() -> None:
             f"p {line['p_value']:.2f}; found with power 80 %: "
             f"{line['detectable_with_power_80']:.4f}"
         )
-    for name in ("greedy", "same_seed"):
-        if content[name]["identical"] != content[name]["questions"]:
-            record.write("gsm8k", content, options.record)
-            raise SystemExit(f"{name}: drafts changed an answer")
-    print(f"recorded in {record.write('gsm8k', content, options.record).name}")
+
+
+def main() -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("file", type=Path, help="questions: JSON lines, also gzipped")
+    parser.add_argument("--train", type=Path, help="where the shots come from")
+    parser.add_argument("--shots", type=int, default=5, help="questions shown with their answers")
+    parser.add_argument("--questions", type=int, default=200, help="how many are asked; 0: all")
+    parser.add_argument("--seeds", type=harness.count, default=8, help="of each arm")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--answers", type=Path, help="keep the answers here, and go on from them")
+    parser.add_argument("--minutes", type=float, help="end after this long, if --answers is given")
+    options = harness.parse(parser)
+    if options.minutes and not options.answers:
+        parser.error("--minutes without --answers would lose all answers")
+    rows = [row for _, row in read_records(options.file)]
+    shots = rows if options.train is None else [row for _, row in read_records(options.train)]
+    asked = (rows if options.train else rows[options.shots :])[: options.questions or None]
+    if not asked:
+        parser.error(f"{options.file} has {len(rows)} rows; expected more than --shots")
+    shots = shots[: options.shots]
+    found = answered(options, [prompt(shots, row["question"]) for row in asked])
+    if found is None:
+        raise SystemExit("the time is over; call it again with the same --answers to go on")
+    content = {
+        "model": options.model,
+        "questions": len(asked),
+        "shots": len(shots),
+        "seeds": options.seeds,
+        "temperature": options.temperature,
+        "max_tokens": options.max_tokens,
+        **figures(found, asked, options.seeds),
+    }
+    changed = [
+        f"{name}: drafts changed an answer"
+        for name in ("greedy", "same_seed")
+        if content[name]["identical"] != content[name]["questions"]
+    ]
+    harness.finish("gsm8k", content, options, show, "; ".join(changed))
 
 
 if __name__ == "__main__":

@@ -182,95 +182,9 @@ def _ngram_search():
     return find, find_batch
 
 
-class SamPeer(Peer):
-    """SAM-Decoding's dynamic rule on a plain suffix automaton of the request's text:
-    the longest suffix that occurred before, and what followed it there.
-
-    latest: follow its latest earlier occurrence; SAM-Decoding takes the first.
-    alpha: draft at most 1 + alpha * match tokens (SAM-Decoding's alpha is 4).
-    """
-
-    def __init__(self, latest=False, alpha=None):
-        self.latest, self.alpha = latest, alpha
-        self.automata = {}
-        self.started = 0
-
-    def begin(self, prompt):
-        self.started += 1
-        self.automata[self.started] = SuffixAutomaton(self.latest)
-        self.observe(self.started, prompt.tolist())
-        return self.started
-
-    def observe(self, request, tokens):
-        extend = self.automata[request].extend
-        for token in tokens:
-            extend(token)
-
-    def propose(self, request, context, n, tree=False):
-        match, end = self.automata[request].longest_repeat()
-        if match == 0:
-            return [], []
-        if self.alpha is not None:
-            n = min(n, 1 + int(self.alpha * match))
-        return chain(context[end + 1 : end + 1 + n].tolist())
-
-    def finish(self, request):
-        del self.automata[request]
-
-
-class SuffixAutomaton:
-    """An online suffix automaton. `end[s]` is where state s first ended or, with
-    `latest`, where it last ended before the newest token."""
-
-    def __init__(self, latest=False):
-        self.next, self.link, self.length, self.end = [{}], [-1], [0], [-1]
-        self.latest = latest
-        self.last, self.size = 0, 0
-
-    def extend(self, token):
-        next, link, length, end = self.next, self.link, self.length, self.end
-        if self.latest:  # every suffix of the text so far also ends at its last token
-            state = self.last
-            while state > 0:
-                end[state] = self.size - 1
-                state = link[state]
-        new = self._add({}, 0, self.size + 1, self.size)
-        state = self.last
-        while state >= 0 and token not in next[state]:
-            next[state][token] = new
-            state = link[state]
-        if state >= 0:
-            target = next[state][token]
-            if length[target] != length[state] + 1:
-                clone = self._add(dict(next[target]), link[target], length[state] + 1, end[target])
-                link[target] = clone
-                while state >= 0 and next[state].get(token) == target:
-                    next[state][token] = clone
-                    state = link[state]
-                target = clone
-            link[new] = target
-        self.last, self.size = new, self.size + 1
-
-    def longest_repeat(self):
-        """(length, end) of the longest suffix that occurred before; (0, -1) if none."""
-        state = self.link[self.last]
-        return (self.length[state], self.end[state]) if state > 0 else (0, -1)
-
-    def _add(self, edges, link, length, end):
-        self.next.append(edges)
-        self.link.append(link)
-        self.length.append(length)
-        self.end.append(end)
-        return len(self.link) - 1
-
-
 PEERS = {
-    "prompt-lookup-3": lambda: PromptLookupPeer(3),
     "vllm-ngram-1-3": lambda: NgramPeer(1, 3),
-    "vllm-ngram-2-5": lambda: NgramPeer(2, 5),
-    "sam-first": lambda: SamPeer(),
-    "sam-first-alpha4": lambda: SamPeer(alpha=4),
-    "sam-latest": lambda: SamPeer(latest=True),
+    "prompt-lookup-3": lambda: PromptLookupPeer(3),
     "arctic-own-vllm": lambda: ArcticPeer(limits=True),
     "arctic-own": lambda: ArcticPeer(depth=64),
     "arctic-all-vllm": lambda: ArcticPeer(share=True, limits=True),

@@ -1,11 +1,10 @@
-"""llama.cpp's worker of processors.py: the C interface, with nothing of Python between two steps
-but the choice of the likeliest token. Its prompt lookup is llama-cpp-python's, in the same loop:
+"""llama.cpp of processors.py: the C interface, with nothing of Python between two steps but the
+choice of the likeliest token. Its prompt lookup is llama-cpp-python's, in the same loop:
 llama-cpp-python's own loop copies logits row by row and takes longer.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from itertools import takewhile
@@ -13,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from processors_worker import Timer, memory, serve
+from workers import Loading, Timer, timed_rows
 
 Row = tuple[int, int, int, bool]  # token, position, sequence, whether its logits are wanted
-BATCH = 512
+BATCH = 512  # tokens of a step
 
 
 class Context:
-    """A KV cache of some sequences, and what is stored in it."""
+    """llama.cpp's KV cache of some sequences, and what is stored in it."""
 
     def __init__(self, lib: Any, model: Any, tokens: int, sequences: int, threads: int) -> None:
         self._lib = lib
@@ -79,12 +78,13 @@ class Llama:
     """The model, a context for one request, and one for a batch of requests."""
 
     def load(self, path: str, threads: int, context: int, requests: int) -> dict[str, Any]:
-        imports = Timer()
+        loading = Loading()
         import llama_cpp as lib
 
-        took = {"imports": imports.read()}
-        lib.llama_log_set(_quiet(lib), None)
-        before, timer = memory(), Timer()
+        # The library calls it as long as it lives.
+        self._quiet = lib.llama_log_callback(lambda level, text, data: None)
+        lib.llama_log_set(self._quiet, None)
+        loading.imported()
         lib.llama_backend_init()
         self._lib, self._threads = lib, threads
         self._model = lib.llama_model_load_from_file(
@@ -93,18 +93,10 @@ class Llama:
         if not self._model:
             raise OSError(f"llama.cpp cannot load '{path}'")
         self._one = Context(lib, self._model, context, 1, threads)
-        took["model"] = timer.read()
+        loading.reached("model")
         self._one.prefill([1, 2, 3])
-        took["first_token"] = timer.read()
-        after = memory()
-        self._size = context, requests
-        self._many: Context | None = None
-        return {
-            "took": took,
-            "memory": after,
-            "grown_bytes": after["bytes"] - before["bytes"],
-            "system": lib.llama_print_system_info().decode().strip(),
-        }
+        self._size, self._many = (context, requests), None
+        return loading.done(system=lib.llama_print_system_info().decode().strip())
 
     def forget(self) -> None:
         """Nothing is stored any more: a round begins."""
@@ -156,79 +148,49 @@ class Llama:
                 if row < len(draft) and written[-1] != draft[row]:
                     break
             one.cut(0, len(tokens) + len(written) - 1)
-        return {
-            **timer.read(),
-            "first_seconds": first["seconds"],
-            "token_ids": written,
-            "steps": steps,
-            "drafted": drafted,
-        }
+        counts = {"token_ids": written, "steps": steps, "drafted": drafted}
+        return {**timer.read(), "first_seconds": first["seconds"], **counts}
 
     def batch(self, prompts: list[list[int]], counts: list[int]) -> dict[str, Any]:
         """All prompts at once, so many tokens of each; who is done leaves the batch."""
-        many = self._many
-        if many is None:
-            context, requests = self._size
-            many = self._many = Context(
-                self._lib, self._model, context * requests, requests, self._threads
-            )
+        context, requests = self._size
+        many = self._many or Context(
+            self._lib, self._model, context * requests, requests, self._threads
+        )
+        self._many = many
         for sequence in range(len(many.texts)):
             many.cut(sequence, 0)
-        timer = Timer()
-        written: list[list[int]] = [[] for _ in prompts]
+        timer, written = Timer(), [list[int]() for _ in prompts]
+
+        def step(rows: Sequence[Row]) -> None:
+            many.step(rows)
+            for at, (_, _, sequence, wanted) in enumerate(rows):
+                if wanted:
+                    written[sequence].append(many.likeliest(at))
+
         rows: list[Row] = [
             (token, position, sequence, position == len(prompt) - 1)
             for sequence, prompt in enumerate(prompts)
             for position, token in enumerate(prompt)
         ]
         for begin in range(0, len(rows), BATCH):
-            self._step(many, rows[begin : begin + BATCH], written)
+            step(rows[begin : begin + BATCH])
         while running := [i for i, text in enumerate(written) if len(text) < counts[i]]:
-            self._step(
-                many, [(written[i][-1], len(many.texts[i]), i, True) for i in running], written
-            )
+            step([(written[i][-1], len(many.texts[i]), i, True) for i in running])
         return {**timer.read(), "token_ids": written}
 
-    @staticmethod
-    def _step(many: Context, rows: Sequence[Row], written: list[list[int]]) -> None:
-        many.step(rows)
-        for at, (_, _, sequence, wanted) in enumerate(rows):
-            if wanted:
-                written[sequence].append(many.likeliest(at))
-
     def rows(self, tokens: list[int], sizes: list[int], repeats: int) -> dict[str, list[float]]:
-        """Seconds of steps of so many rows after these tokens, the sizes in turns."""
-        one, found = self._one, {str(size): [] for size in sizes}
+        one = self._one
         one.prefill(tokens)
         one.cut(0, len(tokens) - 1)
-        for repeat in range(-1, repeats):
-            for size in sizes:
-                fed = [(t, p, 0, True) for p, t in enumerate(tokens[-1:] * size, len(tokens) - 1)]
-                begin = time.perf_counter()
-                one.step(fed)
-                one.likeliest(size - 1)
-                took = time.perf_counter() - begin
-                one.cut(0, len(tokens) - 1)
-                if repeat >= 0:  # the first is for warming up
-                    found[str(size)].append(took)
-        return found
 
+        def step(size: int) -> float:
+            fed = [(t, p, 0, True) for p, t in enumerate(tokens[-1:] * size, len(tokens) - 1)]
+            begin = time.perf_counter()
+            one.step(fed)
+            one.likeliest(size - 1)
+            took = time.perf_counter() - begin
+            one.cut(0, len(tokens) - 1)
+            return took
 
-def _quiet(lib: Any) -> Any:
-    """A log that is not written; kept, since the library calls it as long as it lives."""
-    global _QUIET
-    _QUIET = lib.llama_log_callback(lambda level, text, data: None)
-    return _QUIET
-
-
-_QUIET: Any = None
-
-
-def main() -> None:
-    llama = Llama()
-    tasks = ("load", "forget", "keep", "tokenize", "prefill", "answer", "batch", "rows")
-    serve({name: getattr(llama, name) for name in tasks})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return timed_rows(step, sizes, repeats)

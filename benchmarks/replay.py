@@ -9,21 +9,23 @@ and, where they can, as trees; "all" keeps finished answers in ArcticInference's
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import harness
 import peers
-import record
 from foresay import Draft, DraftBatch, Verdict, Wants, corpus
 from foresay.bench.replay import replay, replay_epochs
 from foresay.drafters import SuffixDrafter
 from foresay.drafters.suffix import SamRule
 from foresay.traces import read_traces
+
+Row = tuple[str, int, Callable[[], Any], dict[str, Any]]  # name, nodes, drafter, replay's options
 
 # What the row must reach, where the project has set itself a bar.
 BARS = {
@@ -35,6 +37,8 @@ BARS = {
     ("humaneval", "all, 64 in lockstep, staggered", 16): 2.72,
     ("humaneval", "all", 8): 2.26,
 }
+GROUP, EPOCHS = 1.19, 1.05
+STAGGERED = {"lockstep": 64, "order": "stagger"}
 
 
 class PeerDrafter:
@@ -65,129 +69,99 @@ class PeerDrafter:
         self.peer.finish(state["id"])
 
 
-def ours(
-    options: argparse.Namespace, corpora: dict[str, Path]
-) -> list[tuple[str, str, int, Callable[[], Any], dict[str, Any]]]:
-    """(trace, row, nodes, drafter, replay options) of every row of ours."""
-    rows: list[tuple[str, str, int, Callable[[], Any], dict[str, Any]]] = []
-    for trace in options.traces:
-        for nodes in (16, 8):
-            rows += [
-                (trace, "own", nodes, lambda: SuffixDrafter(history=False), {}),
-                (trace, "all", nodes, SuffixDrafter, {"share": "all"}),
-            ]
-        stagger = {"share": "all", "lockstep": 64, "order": "stagger"}
-        lockstep = {"lockstep": 8}
-        alone = lambda: SuffixDrafter(history=False)  # noqa: E731
-        rows += [
-            (trace, "all, 64 in lockstep, staggered", 16, SuffixDrafter, stagger),
-            (trace, "own, 8 in lockstep", 16, alone, lockstep),
-            (trace, "group, 8 in lockstep", 16, alone, lockstep | {"share": "group"}),
-        ]
-        if trace in corpora:
-            path = corpora[trace]
-            both = {"share": "all"}
-            rows.append((trace, "all + corpus", 16, lambda p=path: SuffixDrafter(corpus=p), both))
-        sam = SamRule(l_threshold=1, l_bias=0)
-        rows.append(
-            (
-                trace,
-                "SAM-Decoding's rule",
-                16,
-                lambda r=sam: SuffixDrafter(history=False, rule=r),
-                {},
-            )
-        )
-    return rows
+def ours(path: Path | None) -> Iterator[Row]:
+    """Our rows on a trace, one of them with the corpus at `path`."""
+    alone = partial(SuffixDrafter, history=False)
+    for nodes in (16, 8):
+        yield "own", nodes, alone, {}
+        yield "all", nodes, SuffixDrafter, {"share": "all"}
+    yield "all, 64 in lockstep, staggered", 16, SuffixDrafter, STAGGERED | {"share": "all"}
+    yield "own, 8 in lockstep", 16, alone, {"lockstep": 8}
+    yield "group, 8 in lockstep", 16, alone, {"lockstep": 8, "share": "group"}
+    if path is not None:
+        yield "all + corpus", 16, partial(SuffixDrafter, corpus=path), {"share": "all"}
+    yield "SAM-Decoding's rule", 16, partial(alone, rule=SamRule(l_threshold=1, l_bias=0)), {}
 
 
-def theirs(options: argparse.Namespace) -> list[tuple[str, str, int, Callable[[], Any]]]:
-    rows: list[tuple[str, str, int, Callable[[], Any]]] = []
-    for trace in ("specbench", "humaneval"):
-        for nodes in (16, 8):
-            for name in ("arctic-own", "arctic-all"):
-                rows.append(
-                    (trace, name, nodes, lambda n=name: PeerDrafter(peers.PEERS[n](), True))
-                )
-        for name in ("arctic-own-vllm", "arctic-all-vllm", "vllm-ngram-1-3", "sam-first"):
-            rows.append((trace, name, 16, lambda n=name: PeerDrafter(peers.PEERS[n](), False)))
-        rows.append(
-            (trace, "prompt-lookup-3", 10, lambda: PeerDrafter(peers.PromptLookupPeer(), False))
-        )
-    return rows
+def theirs() -> Iterator[Row]:
+    def row(name: str, nodes: int, tree: bool) -> Row:
+        return name, nodes, lambda: PeerDrafter(peers.PEERS[name](), tree), {}
+
+    for nodes in (16, 8):
+        yield row("arctic-own", nodes, True)
+        yield row("arctic-all", nodes, True)
+    for name in ("arctic-own-vllm", "arctic-all-vllm", "vllm-ngram-1-3"):
+        yield row(name, 16, False)
+    yield row("prompt-lookup-3", 10, False)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--specbench", required=True)
     parser.add_argument("--humaneval", required=True)
     parser.add_argument("--corpus", help="trace file that the corpus of the first is built from")
     parser.add_argument("--more", nargs="*", default=[], help="more traces, ours only")
     parser.add_argument("--no-peers", action="store_true")
-    record.add_option(parser)
-    options = parser.parse_args()
+    options = harness.parse(parser)
     files = {"specbench": options.specbench, "humaneval": options.humaneval}
     files |= {Path(path).name.split(".jsonl")[0]: path for path in options.more}
-    options.traces = list(files)
     traces = {name: read_traces(path) for name, path in files.items()}
-    figures: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
-    def show(who: str, trace: str, row: str, nodes: int, result: Any) -> None:
-        value = result.tokens_per_step
-        figure = {
+    def note(who: str, trace: str, name: str, nodes: int, result: Any) -> float:
+        seconds = result.propose_seconds + result.observe_seconds
+        row = {
             "drafter": who,
             "trace": trace,
-            "row": row,
+            "row": name,
             "nodes": nodes,
-            "tokens_per_step": round(value, 4),
+            "tokens_per_step": round(result.tokens_per_step, 4),
             "drafted_per_step": round(result.drafted_per_step, 2),
-            "us_per_step": round(
-                1e6 * (result.propose_seconds + result.observe_seconds) / result.steps, 2
-            ),
+            "us_per_step": round(1e6 * seconds / result.steps, 2),
         }
-        bar = BARS.get((trace, row, nodes)) if who == "foresay" else None
-        if bar is not None:
-            figure["bar"] = bar
-        figures.append(figure)
-        mark = "" if bar is None else f"  bar {bar}: {'met' if value >= bar else 'MISSED'}"
-        print(f"{who:8} {trace:34.34} {row:32} {nodes:3} nodes  {value:.3f}{mark}", flush=True)
+        bound = BARS.get((trace, name, nodes)) if who == "foresay" else None
+        line = f"{who:8} {trace:34.34} {name:32} {nodes:3} nodes  {row['tokens_per_step']:.3f}"
+        if bound is not None:
+            row["bar"] = bound
+            line += f"  bar {bound}: {'met' if result.tokens_per_step >= bound else 'MISSED'}"
+        rows.append(row)
+        print(line, flush=True)
+        return float(result.tokens_per_step)
 
+    found: dict[tuple[str, str], float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        corpora = {}
+        built = None
         if options.corpus:
-            corpora["specbench"] = Path(folder) / "corpus.foresay"
-            corpus.build([options.corpus], corpora["specbench"])
-        for trace, row, nodes, make, how in ours(options, corpora):
-            show("foresay", trace, row, nodes, replay(traces[trace], make(), budget=nodes, **how))
-    alone, group = (
-        next(f["tokens_per_step"] for f in figures if f["trace"] == "humaneval" and f["row"] == row)
-        for row in ("own, 8 in lockstep", "group, 8 in lockstep")
-    )
-    print(f"humaneval, 8 in lockstep: a group reaches {group / alone:.3f} times own text; bar 1.19")
+            built = Path(folder) / "corpus.foresay"
+            corpus.build([options.corpus], built)
+        for trace in traces:
+            for name, nodes, make, how in ours(built if trace == "specbench" else None):
+                result = replay(traces[trace], make(), budget=nodes, **how)
+                found[trace, name] = note("foresay", trace, name, nodes, result)
+    group = found["humaneval", "group, 8 in lockstep"] / found["humaneval", "own, 8 in lockstep"]
+    print(f"humaneval, 8 in lockstep: a group reaches {group:.3f} times own text; bar {GROUP}")
     epochs = {}
     for trace in (name for name in traces if name != "specbench"):  # which has one answer to each
-        first, second = replay_epochs(
-            traces[trace], SuffixDrafter(), 2, budget=16, lockstep=64, order="stagger"
+        results = replay_epochs(traces[trace], SuffixDrafter(), 2, budget=16, **STAGGERED)
+        first, second = (
+            note("foresay", trace, f"{name} of 2 epochs", 16, result)
+            for name, result in zip(("first", "second"), results, strict=True)
         )
-        for name, result in (("first", first), ("second", second)):
-            show("foresay", trace, f"{name} of 2 epochs", 16, result)
-        epochs[trace] = round(second.tokens_per_step / first.tokens_per_step, 4)
-        print(f"{trace}: the second epoch reaches {epochs[trace]:.3f} times the first; bar 1.05")
-    if not options.no_peers:
-        for trace, row, nodes, make in theirs(options):
-            show("peer", trace, row, nodes, replay(traces[trace], make(), budget=nodes))
-    path = record.write(
-        "replay",
-        {
-            "group_over_own": round(group / alone, 4),
-            "bar_group_over_own": 1.19,
-            "second_over_first_epoch": epochs,
-            "bar_second_over_first_epoch": 1.05,
-            "rows": figures,
-        },
-        options.record,
-    )
-    print(f"recorded in {path.name}")
+        epochs[trace] = round(second / first, 4)
+        print(
+            f"{trace}: the second epoch reaches {epochs[trace]:.3f} times the first; bar {EPOCHS}"
+        )
+    for trace in () if options.no_peers else ("specbench", "humaneval"):
+        for name, nodes, make, how in theirs():
+            note("peer", trace, name, nodes, replay(traces[trace], make(), budget=nodes, **how))
+    figures = {
+        "group_over_own": round(group, 4),
+        "bar_group_over_own": GROUP,
+        "second_over_first_epoch": epochs,
+        "bar_second_over_first_epoch": EPOCHS,
+        "rows": rows,
+    }
+    harness.finish("replay", figures, options)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ Prompts are JSON lines with "question", asked through the model's chat template,
             countdown-trace, one behind the other, the same puzzles for a whole group; with --traces
             recorded answers, the samples of one prompt at the same place
 
-Ways take turns, and who begins changes. The tokens of all ways are compared, and one difference
+Sides take turns, and who begins changes. The tokens of all sides are compared, and one difference
 makes the script fail; of log probabilities the largest difference is recorded.
 """
 
@@ -26,16 +26,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 
-import record
+import harness
+import workers
 from foresay import LLM, SamplingParams
 from foresay.arrays import Int32s
 from foresay.budget.policy import make_policy
@@ -44,27 +46,34 @@ from foresay.engine.measure import measured_cost
 from foresay.models.options import Dtype
 from foresay.models.weights import DEFAULT_MODEL
 from foresay.rl import Rollout, Rollouts
-from foresay.rl.rollouts import Order
-from foresay.traces import read_records
-from ratios import geometric, take_turns
-from rollouts_memory import SIZES, memory
+from foresay.rl.rollouts import Order, rollout_drafter
+from foresay.traces import read_records, read_traces
+from foresay.verdict import VerdictBatch
+from harness import HERE, ratio, say, take_turns
+from workers import resident
+
+sys.path.insert(0, str(HERE.parent / "examples"))
+from countdown import Task, draw_puzzle, search_trace
 
 PARTS = ("group", "order", "memory")
 NONE, KEPT, NEW = "no drafts", "drafts", "drafts, nothing seen before"
-WAYS: dict[str, tuple[str | None, Order]] = {
+ORDERS: dict[str, tuple[str | None, Order]] = {
     "no drafts, prompt": (None, "prompt"),
     "drafts, prompt": ("suffix", "prompt"),
     "no drafts, stagger": (None, "stagger"),
     "drafts, stagger": ("suffix", "stagger"),
 }
+HISTORY: int = signature(Rollouts).parameters["history_bytes"].default
+BUDGET = 4  # drafted tokens of a request in a step of `memory`
 
 
 class Model:
     """One model in memory, and as many `Rollouts` over it as are wanted."""
 
-    def __init__(self, model: str, dtype: Dtype, tokens: int) -> None:
-        self.llm = LLM(model, None, "none", dtype=dtype, memory=16 << 20)
-        self.params = SamplingParams(temperature=0.8, max_tokens=tokens)
+    def __init__(self, options: argparse.Namespace, dtype: Dtype) -> None:
+        self.options = options
+        self.llm = LLM(options.model, None, "none", dtype=dtype, memory=16 << 20)
+        self.params = SamplingParams(temperature=0.8, max_tokens=options.tokens)
         self._cost = measured_cost(self.llm.target)
 
     def rollouts(
@@ -78,11 +87,31 @@ class Model:
         made.sample([[1, 2, 3]], SamplingParams(max_tokens=2), samples=1, seed=0)
         return made
 
-    def prompts(self, file: Path, count: int) -> list[Int32s]:
-        asked = [str(row["question"]) for _, row in read_records(file)][:count]
+    def prompts(self, count: int) -> list[Int32s]:
+        asked = [str(row["question"]) for _, row in read_records(self.options.prompts)][:count]
         if len(asked) < count:
-            raise SystemExit(f"{file} has {len(asked)} questions; expected {count}")
+            raise SystemExit(f"the prompts have {len(asked)} questions; expected {count}")
         return [self.llm.encode(question, chat=True) for question in asked]
+
+    def sampled(
+        self, make: Callable[[], Rollouts], prompts: Sequence[Int32s], samples: int, seed: int
+    ) -> Sampled:
+        """One rollout, timed from the prompts' tokens to the last token of the last answer."""
+        rollouts = make()
+        scheduler, first = rollouts.engine.scheduler, list[float]()
+
+        def watch(_: int) -> None:
+            groups = {request.group for request in (*scheduler.running, *scheduler.waiting)}
+            if not first and len(groups) < len(prompts):
+                first.append(time.perf_counter())
+
+        begin, ends = time.perf_counter(), self.llm.tokenizer.ends
+        texts = rollouts.sample(
+            prompts, self.params, samples=samples, seed=seed, stops=ends, progress=watch
+        )
+        seconds = time.perf_counter() - begin
+        every = [one for group in texts for one in group]
+        return Sampled(seconds, first[0] - begin, len(rollouts.steps), every)
 
 
 class Sampled(NamedTuple):
@@ -91,69 +120,25 @@ class Sampled(NamedTuple):
     seconds: float
     first_group: float
     passes: int
-    texts: list[list[Rollout]]
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(one.token_ids) for group in self.texts for one in group)
-
-    @property
-    def steps(self) -> int:
-        """Passes that each answer was in, summed."""
-        return sum(one.stats.steps for group in self.texts for one in group)
-
-    def same(self, other: Sampled) -> bool:
-        """Whether all tokens are."""
-        return all(a.token_ids == b.token_ids for a, b in self._pairs(other))
-
-    def logprob_difference(self, other: Sampled) -> float:
-        """The largest, of texts that are the same."""
-        return max(
-            float(np.abs(getattr(a, name) - getattr(b, name)).max(initial=0.0))
-            for a, b in self._pairs(other)
-            for name in ("logprobs", "raw_logprobs")
-        )
-
-    def _pairs(self, other: Sampled) -> list[tuple[Rollout, Rollout]]:
-        return [
-            pair
-            for one, two in zip(self.texts, other.texts, strict=True)
-            for pair in zip(one, two, strict=True)
-        ]
+    texts: list[Rollout]
 
     def as_dict(self) -> dict[str, Any]:
-        stats = [one.stats for group in self.texts for one in group]
+        stats = [one.stats for one in self.texts]
+        tokens, steps = sum(len(one.token_ids) for one in self.texts), sum(s.steps for s in stats)
         return {
             "seconds": round(self.seconds, 4),
             "first_group_seconds": round(self.first_group, 4),
             "passes": self.passes,
-            "tokens": self.tokens,
-            "steps": self.steps,
-            "tokens_per_step": round(tokens_per_step(self.tokens, self.steps), 3),
+            "tokens": tokens,
+            "tokens_per_second": round(tokens / self.seconds, 2),
+            "steps": steps,
+            "tokens_per_step": round(tokens_per_step(tokens, steps), 3),
             "drafted": sum(s.drafted for s in stats),
             "accepted": sum(s.accepted for s in stats),
         }
 
 
-def sampled(
-    model: Model, make: Callable[[], Rollouts], prompts: Sequence[Int32s], samples: int, seed: int
-) -> Sampled:
-    """One rollout, timed from the tokens of the prompts to the last token of the last answer."""
-    rollouts = make()
-    scheduler, first = rollouts.engine.scheduler, list[float]()
-
-    def watch(_: int) -> None:
-        groups = {request.group for request in (*scheduler.running, *scheduler.waiting)}
-        if not first and len(groups) < len(prompts):
-            first.append(time.perf_counter())
-
-    ends = model.llm.tokenizer.ends
-    begin = time.perf_counter()
-    texts = rollouts.sample(
-        prompts, model.params, samples=samples, seed=seed, stops=ends, progress=watch
-    )
-    seconds = time.perf_counter() - begin
-    return Sampled(seconds, first[0] - begin, len(rollouts.steps), texts)
+Run = dict[str, Sampled]
 
 
 class Compared:
@@ -163,142 +148,175 @@ class Compared:
         self.differences: list[str] = []
         self.logprob = 0.0
 
-    def note(self, what: str, run: dict[str, Sampled]) -> None:
+    def note(self, what: str, run: Run) -> None:
         name, *others = run
         for other in others:
-            if run[name].same(run[other]):
-                self.logprob = max(self.logprob, run[name].logprob_difference(run[other]))
-            else:
+            pairs = [*zip(run[name].texts, run[other].texts, strict=True)]
+            if any(a.token_ids != b.token_ids for a, b in pairs):
                 self.differences.append(f"{what}: {other} and {name}")
+                continue
+            apart = [a.logprobs - b.logprobs for a, b in pairs]
+            apart += [a.raw_logprobs - b.raw_logprobs for a, b in pairs]
+            self.logprob = max(float(np.abs(one).max(initial=self.logprob)) for one in apart)
 
 
-def summed(runs: Sequence[dict[str, Sampled]], way: str) -> dict[str, float]:
-    """Of all runs of one way."""
-    each = [run[way] for run in runs]
-    tokens, seconds = sum(one.tokens for one in each), sum(one.seconds for one in each)
-    return {
-        "seconds": round(seconds, 3),
-        "first_group_seconds": round(sum(one.first_group for one in each), 3),
-        "tokens_per_second": round(tokens / seconds, 2),
-        "passes": sum(one.passes for one in each),
-        "tokens_per_step": round(tokens_per_step(tokens, sum(one.steps for one in each)), 3),
-    }
+def bars(runs: Sequence[Run], field: str, than: str, sides: Sequence[str]) -> list[dict[str, Any]]:
+    """How many times less of `field` a side takes, run by run."""
 
+    def of(one: Sampled) -> float:
+        return float(one._asdict()[field])
 
-def ratio(
-    runs: Sequence[dict[str, Sampled]], way: str, field: str = "seconds", than: str = NONE
-) -> dict[str, float]:
-    """How many times less of `field` a way takes: geometric mean, least and most over the runs."""
-    values = [getattr(run[than], field) / getattr(run[way], field) for run in runs]
-    found = {"times": geometric(values), "least": min(values), "most": max(values)}
-    return {name: round(value, 3) for name, value in found.items()}
+    return [
+        ratio(f"{side} by {than}, {field}", [of(run[than]) / of(run[side]) for run in runs])
+        for side in sides
+    ]
 
 
 def group(model: Model, options: argparse.Namespace, compared: Compared) -> dict[str, Any]:
-    runs = []
+    runs: list[Run] = []
     none, kept = model.rollouts(None), model.rollouts("suffix")
-    for turn, prompt in enumerate(model.prompts(options.prompts, options.groups)):
-        makers: dict[str, Callable[[], Rollouts]] = {
-            NONE: lambda: none,
-            KEPT: lambda: kept,
-            NEW: partial(model.rollouts, "suffix"),
-        }
-        run = take_turns(
-            {
-                name: partial(sampled, model, make, [prompt], options.samples, turn)
-                for name, make in makers.items()
-            },
-            turn,
-        )
-        compared.note(f"group, {model.llm.target.dtype}, prompt {turn + 1}", run)
-        runs.append(run)
-        say(
-            f"group, prompt {turn + 1}: {run[NONE].seconds:.2f} s without drafts, "
-            + ", ".join(f"{run[NONE].seconds / run[way].seconds:.2f}x" for way in (KEPT, NEW))
-        )
-    half = len(runs) // 2
+    makers: dict[str, Callable[[], Rollouts]] = {
+        NONE: lambda: none,
+        KEPT: lambda: kept,
+        NEW: partial(model.rollouts, "suffix"),
+    }
+    for turn, prompt in enumerate(model.prompts(options.groups)):
+        asked = [prompt], options.samples, turn
+        sides = {name: partial(model.sampled, make, *asked) for name, make in makers.items()}
+        runs.append(take_turns(sides, turn))
+        compared.note(f"group, {model.llm.target.dtype}, prompt {turn + 1}", runs[-1])
+        say(f"group, prompt {turn + 1}: {runs[-1][NONE].seconds:.2f} s without drafts")
     return {
         "samples": options.samples,
-        "ratios": {way: ratio(runs, way) for way in (KEPT, NEW)},
-        "fewer_passes": {way: ratio(runs, way, "passes") for way in (KEPT, NEW)},
-        "halves": {
-            way: [ratio(some, way)["times"] for some in (runs[:half], runs[half:]) if some]
-            for way in (KEPT, NEW)
-        },
-        "ways": {way: summed(runs, way) for way in runs[0]},
-        "runs": [{way: run[way].as_dict() for way in run} for run in runs],
+        "bars": bars(runs, "seconds", NONE, (KEPT, NEW)) + bars(runs, "passes", NONE, (KEPT, NEW)),
+        "runs": [{side: one.as_dict() for side, one in run.items()} for run in runs],
     }
 
 
 def order(model: Model, options: argparse.Namespace, compared: Compared) -> dict[str, Any]:
     """Each rollout has an engine of its own, so that none has seen the prompts."""
-    prompts, runs = model.prompts(options.prompts, options.order_prompts), []
+    prompts, runs = model.prompts(options.order_prompts), list[Run]()
     for turn in range(options.rounds):
-        run = take_turns(
-            {
-                name: partial(
-                    sampled,
-                    model,
-                    partial(model.rollouts, drafter, begins, options.order_running),
-                    prompts,
-                    options.order_samples,
-                    turn,
-                )
-                for name, (drafter, begins) in WAYS.items()
-            },
-            turn,
-        )
-        compared.note(f"order, round {turn + 1}", run)
-        runs.append(run)
-        times = ", ".join(f"{way} {one.seconds:.1f} s" for way, one in run.items())
-        say(f"order, round {turn + 1}: {times}")
-    plain, *_ = WAYS
-    drafts = [way for way, (drafter, _) in WAYS.items() if drafter]
+        sides = {}
+        for name, (drafter, begins) in ORDERS.items():
+            make = partial(model.rollouts, drafter, begins, options.order_running)
+            sides[name] = partial(model.sampled, make, prompts, options.order_samples, turn)
+        runs.append(take_turns(sides, turn))
+        compared.note(f"order, round {turn + 1}", runs[-1])
+        say(f"order, round {turn + 1}")
+    plain, drafts, *others = ORDERS
     return {
         "prompts": len(prompts),
         "samples": options.order_samples,
         "max_running": options.order_running,
-        "ratios": {way: ratio(runs, way, than=plain) for way in WAYS if way != plain},
-        "first_group_ratios": {
-            way: ratio(runs, way, "first_group", plain) for way in WAYS if way != plain
-        },
-        "stagger_against_prompt": ratio(runs, drafts[1], than=drafts[0]),
-        "ways": {way: summed(runs, way) for way in WAYS},
-        "runs": [{way: run[way].as_dict() for way in run} for run in runs],
+        "bars": [
+            *bars(runs, "seconds", plain, (drafts, *others)),
+            *bars(runs, "first_group", plain, (drafts, *others)),
+            *bars(runs, "seconds", drafts, others[-1:]),
+        ],
+        "runs": [{side: one.as_dict() for side, one in run.items()} for run in runs],
     }
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def searches(groups: int, samples: int, length: int) -> Iterator[list[Int32s]]:
+    """The answers of each group: searches of the same puzzles, each with noise of its own."""
+    task = Task(cap=length)
+    for number in range(groups):
+        rng = np.random.default_rng([7, number])
+        texts: list[list[int]] = [[] for _ in range(samples)]
+        while min(map(len, texts)) < length:
+            puzzle = draw_puzzle(task, rng)
+            for text in texts:
+                text += search_trace(puzzle, task, rng)
+        yield [np.array(text[:length], np.int32) for text in texts]
 
 
-def show(found: dict[str, Any]) -> None:
-    """The tables."""
-    for name, part in found.items():
-        if name == "memory":
-            print(f"memory, {part['text']}: {part['requests']} x {part['tokens_each']} tokens")
-            for field, value in part.items():
-                if field in SIZES:
-                    print(f"  {field:<28}{value / 2**20:10.1f} MiB")
-            print(f"  {'bytes_per_token':<28}{part['bytes_per_token']:10.1f}")
-            continue
+def recorded(file: Path, groups: int, samples: int, length: int) -> Iterator[list[Int32s]]:
+    """The answers of each group: recorded answers to some prompts, drawn anew for each group, one
+    behind the other; where a sample is used again, a token of it is changed here and there, since a
+    text that is there twice would take less."""
+    of: dict[str, list[Int32s]] = {}
+    for trace in read_traces(file):
+        of.setdefault(trace.group, []).append(trace.output)
+    full = [outputs for outputs in of.values() if len(outputs) >= samples]
+    largest = max(int(output.max()) for outputs in full for output in outputs)
+    for number in range(groups):
+        rng = np.random.default_rng([8, number])
+        texts: list[list[Int32s]] = [[] for _ in range(samples)]
+        while min(sum(map(len, text)) for text in texts) < length:
+            drawn = full[int(rng.integers(len(full)))]
+            for text, at in zip(texts, rng.permutation(len(drawn)), strict=False):
+                text.append(drawn[int(at)])
+        joined = [np.concatenate(text)[:length].astype(np.int32) for text in texts]
+        for answer in joined:
+            places = rng.random(length) < 1 / 32
+            answer[places] = rng.integers(largest, size=int(places.sum()), dtype=np.int32)
+        yield joined
+
+
+def memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Without a model: what the drafter of `Rollouts` holds while all answers grow."""
+    size = options.memory_groups, options.samples, options.length
+    groups, samples, length = size
+    made = recorded(options.traces, *size) if options.traces else searches(*size)
+    texts = np.stack([text for answers in made for text in answers])
+    before, drafter = resident()[0], rollout_drafter(HISTORY)
+    prompt, names = np.arange(32, dtype=np.int32), [f"rollout {number}" for number in range(groups)]
+    states = [
+        drafter.begin(prompt + number % 128, group=names[number // samples])
+        for number in range(groups * samples)
+    ]
+    most = most_resident = 0
+    timer = workers.Timer()
+    for at in range(0, length, options.stride):
+        new = np.ascontiguousarray(texts[:, at : at + options.stride])
+        ends = np.arange(len(new) + 1, dtype=np.int32)
+        verdicts = VerdictBatch(new.ravel(), ends * new.shape[1], [], 0 * ends)
+        drafter.step(states, verdicts, [BUDGET] * len(states))
+        if at // options.stride % 16 == 0 or at + options.stride >= length:
+            most = max(most, drafter.bytes_used())
+            most_resident = max(most_resident, resident()[0])
+    grown, spent = drafter.bytes_used(), timer.read()["seconds"]
+    for state in states:
+        drafter.finish(state)
+        most = max(most, drafter.bytes_used())
+    most_resident = max(most_resident, resident()[0])
+    ended = drafter.bytes_used()
+    for name in names:
+        drafter.drop_group(name)
+    dropped = drafter.bytes_used()
+    del states
+    return {
+        "text": options.traces.name if options.traces else "countdown-trace",
+        "requests": groups * samples,
+        "tokens_each": length,
+        "history_bytes": HISTORY,
+        "most_bytes": most,
+        "bytes_all_grown": grown,
+        "bytes_per_token": round(grown / texts.size, 2),
+        "bytes_all_ended": ended,
+        "bytes_groups_dropped": dropped,
+        "resident_before": before,
+        "resident_most": most_resident,
+        "resident_after": resident()[0],
+        "microseconds_per_token": round(1e6 * spent / texts.size, 3),
+    }
+
+
+def show(figures: dict[str, Any]) -> None:
+    for name, part in figures["parts"].items():
         print(name)
-        for way, times in part["ratios"].items():
-            print(
-                f"  {way:<32}{times['times']:6.2f}x ({times['least']:.2f} to {times['most']:.2f})"
-            )
-        for way, one in part["ways"].items():
-            print(
-                f"  {way:<32}{one['tokens_per_second']:8.1f} tokens/s, {one['seconds']:.1f} s, "
-                f"first groups {one['first_group_seconds']:.1f} s, "
-                f"{one['tokens_per_step']:.2f} tokens per step"
-            )
+        harness.print_bars(part.get("bars", ()))
+        for key, value in part.items() if name == "memory" else ():
+            print(f"  {key:<28}{value}")
+        of = harness.medians(part.get("runs", ()), lambda one: one["tokens_per_second"])
+        for side, rate in of.items():
+            print(f"  {side:<32}{rate:8.1f} tokens/s")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = harness.parser(__doc__, parts=PARTS)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help='JSON lines with "question"')
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--dtypes", default="auto,bfloat16,float32", help="of `group`")
     parser.add_argument("--tokens", type=int, default=128, help="of an answer, at most")
@@ -313,31 +331,24 @@ def main() -> None:
     parser.add_argument("--stride", type=int, default=4, help="tokens in a step of `memory`")
     parser.add_argument("--traces", type=Path, help="recorded answers, for `memory`")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: as it comes")
-    parser.add_argument("--name", default="", help="added to the record's name")
-    record.add_option(parser)
-    options = parser.parse_args()
-    chosen, dtypes = options.only.split(","), options.dtypes.split(",")
-    for name in chosen:
-        if name not in PARTS:
-            parser.error(f"there is no part {name!r}; choose from {', '.join(PARTS)}")
-    for name in dtypes:
-        if name not in get_args(Dtype):
-            parser.error(f"there is no dtype {name!r}; choose from {', '.join(get_args(Dtype))}")
-    if options.prompts is None and set(chosen) != {"memory"}:
+    options = harness.parse(parser)
+    dtypes = options.dtypes.split(",")
+    if unknown := set(dtypes) - set(get_args(Dtype)):
+        parser.error(
+            f"there is no dtype {unknown.pop()!r}; choose from {', '.join(get_args(Dtype))}"
+        )
+    if options.prompts is None and set(options.chosen) != {"memory"}:
         parser.error("--prompts is missing")
     if options.threads:
         torch.set_num_threads(options.threads)
     compared = Compared()
-    found: dict[str, Any] = {}
-    if "group" in chosen:
-        for dtype in dtypes:
-            model = Model(options.model, dtype, options.tokens)
-            found[f"group, {dtype}"] = group(model, options, compared)
-    if "order" in chosen:
-        model = Model(options.model, dtypes[0], options.tokens)
-        found["order"] = order(model, options, compared)
-    if "memory" in chosen:
-        found["memory"] = memory(options)
+    parts: dict[str, Any] = {}
+    for dtype in dtypes if "group" in options.chosen else ():
+        parts[f"group, {dtype}"] = group(Model(options, dtype), options, compared)
+    if "order" in options.chosen:
+        parts["order"] = order(Model(options, dtypes[0]), options, compared)
+    if "memory" in options.chosen:
+        parts["memory"] = memory(options)
     figures = {
         "model": Path(options.model).name,
         "max_tokens": options.tokens,
@@ -346,15 +357,10 @@ def main() -> None:
         "identical": not compared.differences,
         "differences": compared.differences,
         "largest_logprob_difference": compared.logprob,
-        "parts": found,
+        "parts": parts,
     }
-    # A part of the whole must not take the place of the day's record.
-    some = "" if set(chosen) == set(PARTS) else "-" + "-".join(chosen)
-    path = record.write(f"rollouts{some}{options.name}", figures, options.record)
-    show(found)
-    print(f"recorded in {path.name}")
-    if compared.differences:
-        sys.exit("tokens differ with and without drafts: see the record")
+    failed = "tokens differ with and without drafts" if compared.differences else ""
+    harness.finish("rollouts", figures, options, show, failed)
 
 
 if __name__ == "__main__":

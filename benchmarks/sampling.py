@@ -9,8 +9,7 @@ A batch: chains of drafts for many requests through `sampling.match` and `sampli
 through the readable reference, request by request; in turns, so that a noisy machine disturbs them
 alike. The readable loop computes, like the batched one, only rows that its walk reaches; it is
 measured on some of the requests and scaled by the tokens they commit, since it takes seconds each.
-A third way is there for fairness: the same loop over requests with every row in vectorised numpy
-(for match with the core's noise), which is what most people would write first. Packing of drafts
+Packing of drafts
 and asks is not part of the times.
 
 The target is likely to agree with the draft: a chosen token has a chance of about 0.67, a
@@ -19,8 +18,6 @@ sampled one comes from a distribution near the target's.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -30,10 +27,18 @@ from typing import Any
 import numpy as np
 import torch
 
-import record
+import harness
 from foresay import Draft, DraftBatch, _core
-from foresay.sampling import Ask, AskBatch, SamplingParams, Stream, match, reference, rejection
-from foresay.sampling.noise import gumbel, uniform
+from foresay.sampling import (
+    SamplingParams,
+    Stream,
+    VerificationBatch,
+    VerificationInput,
+    match,
+    reference,
+    rejection,
+)
+from foresay.sampling.noise import gumbel
 
 clock = time.perf_counter
 TURNS = 5
@@ -81,37 +86,6 @@ def one_row(vocabulary: int) -> dict[str, float]:
     }
 
 
-def numpy_match(draft: Draft, logits: Any, ask: Ask) -> list[int]:
-    tokens: list[int] = []
-    ids = np.arange(logits.shape[1], dtype=np.int32)
-    for row in range(len(draft) + 1):
-        noise = _core.gumbels(ask.seed, ask.position + row, ids, Stream.TARGET)
-        tokens.append(int(np.argmax(logits[row] + noise)))
-        if row == len(draft) or tokens[-1] != draft.tokens[row]:
-            break
-    return tokens
-
-
-def numpy_rejection(draft: Draft, logits: Any, ask: Ask) -> list[int]:
-    tokens: list[int] = []
-    for row in range(len(draft) + 1):
-        weights = np.exp(logits[row].astype(np.float64) - float(logits[row].max()))
-        p = weights / weights.sum()
-        if row < len(draft):
-            token = int(draft.tokens[row])
-            q = None if draft.probs is None else draft.probs[row].astype(np.float64)
-            q = np.eye(1, len(p), token)[0] if q is None else q / q.sum()
-            coin = uniform(ask.seed, ask.position + row, 0, Stream.ACCEPT)
-            if coin < p[token] / q[token]:
-                tokens.append(token)
-                continue
-            p = np.maximum(p - q, 0)
-        sums = np.cumsum(p)
-        goal = uniform(ask.seed, ask.position + row, 0, Stream.RESIDUAL) * sums[-1]
-        return [*tokens, int(np.searchsorted(sums, goal, side="right"))]
-    raise AssertionError("the last row always returns")
-
-
 def batch(requests: int, drafts: int, vocabulary: int, some: int) -> list[dict[str, Any]]:
     """Seconds of each way, turn by turn, and the ratios."""
     rng = np.random.default_rng(0)
@@ -127,13 +101,13 @@ def batch(requests: int, drafts: int, vocabulary: int, some: int) -> list[dict[s
     tokens = (near + rng.gumbel(size=near.shape).astype(np.float32)).argmax(axis=2)
     sampled = [Draft.chain(tokens[i].astype(np.int32), probs=q[i]) for i in range(requests)]
     del near
-    asks = [Ask(SamplingParams(), i, [1, 2, 3]) for i in range(requests)]
-    columns, rows = AskBatch.of(asks), torch.from_numpy(logits.reshape(-1, vocabulary))
+    asks = [VerificationInput(SamplingParams(), i, [1, 2, 3]) for i in range(requests)]
+    columns, rows = VerificationBatch.of(asks), torch.from_numpy(logits.reshape(-1, vocabulary))
     results = []
-    for name, rule, readable, vectorised, given in (
-        ("match, chosen", match, reference.match, numpy_match, chosen),
-        ("rejection, chosen", rejection, reference.rejection, numpy_rejection, chosen),
-        ("rejection, sampled", rejection, reference.rejection, numpy_rejection, sampled),
+    for name, rule, readable, given in (
+        ("match, chosen", match, reference.match, chosen),
+        ("rejection, chosen", rejection, reference.rejection, chosen),
+        ("rejection, sampled", rejection, reference.rejection, sampled),
     ):
         packed = DraftBatch.of(given)
         verified = rule(packed, rows, columns)
@@ -142,14 +116,10 @@ def batch(requests: int, drafts: int, vocabulary: int, some: int) -> list[dict[s
             "readable": lambda readable=readable, given=given: [
                 readable(given[i], logits[i], asks[i]) for i in range(some)
             ],
-            "numpy": lambda vectorised=vectorised, given=given: [
-                vectorised(given[i], logits[i], asks[i]) for i in range(requests)
-            ],
         }
-        for i in range(some):  # the three ways agree, or their times mean nothing
+        for i in range(some):  # both agree, or their times mean nothing
             expected = verified.verdicts[i].tokens.tolist()
             assert readable(given[i], logits[i], asks[i]).tokens.tolist() == expected
-            assert vectorised(given[i], logits[i], asks[i]) == expected
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(TURNS):
             for way, run in ways.items():
@@ -162,26 +132,21 @@ def batch(requests: int, drafts: int, vocabulary: int, some: int) -> list[dict[s
                 "committed": len(verified.verdicts.tokens),
                 "seconds": {way: statistics.median(times) for way, times in seconds.items()},
                 "turns": seconds,
-                **{
-                    f"{way}_over_batched": statistics.median(
-                        a / b for a, b in zip(seconds[way], seconds["batched"], strict=True)
-                    )
-                    for way in ("readable", "numpy")
-                },
+                "readable_over_batched": statistics.median(
+                    a / b for a, b in zip(seconds["readable"], seconds["batched"], strict=True)
+                ),
             }
         )
     return results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = harness.parser(__doc__)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--drafts", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, default=152_064)
     parser.add_argument("--some", type=int, default=2, help="requests for the readable loop")
-    parser.add_argument("--json", action="store_true", help="print the record")
-    record.add_option(parser)
-    options = parser.parse_args()
+    options = harness.parse(parser)
     figures = {
         "requests": options.requests,
         "drafts": options.drafts,
@@ -190,19 +155,17 @@ def main() -> None:
         "row_ms": one_row(options.vocabulary),
         "batch": batch(options.requests, options.drafts, options.vocabulary, options.some),
     }
-    path = record.write("sampling", figures, options.record)
-    if options.json:
-        print(json.dumps(figures, indent=2))
-    else:
-        for name, ms in figures["row_ms"].items():
-            print(f"one row, {name:<28}{ms:>10.3f} ms")
-        for line in figures["batch"]:
-            print(
-                f"{line['rule']:<20} batched {line['seconds']['batched']:.3f} s, "
-                f"readable loop {line['readable_over_batched']:.0f}x, "
-                f"numpy loop {line['numpy_over_batched']:.1f}x"
-            )
-    print(f"recorded in {path.name}")
+    harness.finish("sampling", figures, options, show)
+
+
+def show(figures: dict[str, Any]) -> None:
+    for name, ms in figures["row_ms"].items():
+        print(f"one row, {name:<28}{ms:>10.3f} ms")
+    for line in figures["batch"]:
+        print(
+            f"{line['rule']:<20} batched {line['seconds']['batched']:.3f} s, "
+            f"readable loop {line['readable_over_batched']:.0f}x"
+        )
 
 
 if __name__ == "__main__":

@@ -23,84 +23,217 @@ Run it on a machine with nothing else to do.
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import json
+import os
+import re
+import statistics
 import sys
+import time
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
-import record
+import crowd
+import harness
+import workers
+from foresay.bench.cloud import Child, child
 from foresay.models import weights
-from server_parts import EngineSettings, measure_load, measure_overhead
 
-PARTS = ("overhead", "load")
 BARS = {"overhead": 0.10, "slope": 1.0, "jain": 0.95}
-LEAST_SECONDS = 300  # of load, before which memory still fills and its slope says nothing
+HISTORY_MB = 8  # of the crowd's answers: full within the warm-up
+
+
+class Engine:
+    """Answers rounds of questions in a process of its own."""
+
+    def load(self, model: str, drafter: str, policy: str, dtype: str, memory_mb: int) -> None:
+        from foresay import LLM
+        from foresay.serve.start import tenant_drafter
+
+        own: Any = tenant_drafter(1, 256 << 20) if drafter == "suffix" else drafter
+        own = None if drafter == "none" else own
+        self._llm = LLM(model, own, policy, dtype=dtype, memory=memory_mb << 20)  # type: ignore[arg-type]
+
+    def answer(self, questions: list[dict[str, Any]]) -> dict[str, Any]:
+        from foresay import SamplingParams
+
+        timer, prompts = workers.Timer(), [one.pop("prompt") for one in questions]
+        params = [SamplingParams(**one, ignore_eos=True) for one in questions]
+        # Streamed, as the server's are: who waits for all of them would have other drafts made.
+        asked = self._llm.stream(prompts, params)
+        ended = {chunk.prompt_index: chunk.result for chunk in asked if chunk.result is not None}
+        results = [ended[index] for index in range(len(questions))]
+        return {
+            **timer.read(),
+            "tokens": sum(len(r.token_ids) for r in results),
+            "texts": [r.text for r in results],
+            "steps": max(r.stats.steps for r in results),
+            "drafted": sum(r.stats.drafted for r in results),
+        }
+
+
+def cpu(server: Child) -> float:
+    """Seconds of processor that a process has used."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def server(settings: dict[str, Any], *more: str) -> Any:
+    """`foresay serve`, to be used in a `with`."""
+    options = [
+        text
+        for name, value in settings.items()
+        if name != "model"
+        for text in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    command = ["-m", "foresay", "serve", settings["model"], "--port", "0", "--json"]
+    return child(*command, *options, *more)
+
+
+def counted(url: str) -> tuple[int, int]:
+    """Steps that a server has made, and tokens that it has drafted and verified."""
+    with urlopen(url + "/metrics", timeout=60) as response:
+        text = response.read().decode()
+    names = "foresay_steps", "vllm:spec_decode_num_draft_tokens"
+    found = [re.search(rf"^{name}_total{{.*}} (\S+)$", text, re.M) for name in names]
+    steps, drafted = (int(float(match.group(1))) if match else 0 for match in found)
+    return steps, drafted
+
+
+def worker() -> workers.Worker:
+    return workers.Worker("the other process", [sys.executable, __file__, "--worker"], seconds=7200)
+
+
+def overhead(settings: dict[str, Any], at_once: int, rounds: int, tokens: int) -> dict[str, Any]:
+    """Rounds of the same questions, of the server and of the engine alone, which take turns."""
+    turns, different = [], 0
+    with server(settings) as one, worker() as other:
+        other.ask("load", **settings)
+
+        def through_the_server(questions: list[dict[str, Any]]) -> dict[str, Any]:
+            url, ran = one.ready["url"], cpu(one)
+            before = counted(url)
+            seconds, answers = asyncio.run(crowd.ask_together(url, questions))
+            if errors := [answer.error for answer in answers if answer.error is not None]:
+                sys.exit(f"a client got no answer: {errors[0]}")
+            steps, drafted = (b - a for a, b in zip(before, counted(url), strict=True))
+            return {
+                "seconds": seconds,
+                "cpu_seconds": cpu(one) - ran,
+                "tokens": sum(answer.tokens for answer in answers),
+                "texts": [answer.text for answer in answers],
+                "steps": steps,
+                "drafted": drafted,
+            }
+
+        for turn in range(rounds + 1):  # the first one warms up
+            numbers = range(turn * at_once, (turn + 1) * at_once)
+            asked = [crowd.question(number, tokens) for number in numbers]
+            found = harness.take_turns(
+                {
+                    "server": lambda asked=asked: through_the_server(asked),
+                    "engine": lambda asked=asked: other.ask("answer", questions=asked),
+                },
+                turn,
+            )
+            texts = [found[name].pop("texts") for name in ("server", "engine")]
+            different += sum(a != b for a, b in zip(*texts, strict=True))
+            mine, alone = found["server"], found["engine"]
+            if mine["tokens"] != alone["tokens"]:
+                sys.exit(f"the server wrote {mine['tokens']} tokens, the engine {alone['tokens']}")
+            if turn:
+                found["times"] = round(mine["seconds"] / alone["seconds"], 4)
+                found["cpu_times"] = round(mine["cpu_seconds"] / alone["cpu_seconds"], 4)
+                turns.append(found)
+    return {
+        "at_once": at_once,
+        "tokens": tokens,
+        "times": round(statistics.median(turn["times"] for turn in turns), 4),
+        "cpu_times": round(statistics.median(turn["cpu_times"] for turn in turns), 4),
+        "different_texts": different,
+        "rounds": turns,
+    }
+
+
+def load(settings: dict[str, Any], clients: int, seconds: float) -> dict[str, Any]:
+    """Many clients for so long, while the server's memory is looked at."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    warm_up = seconds / 5
+    with server(settings, "--tenant-mb", str(HISTORY_MB)) as one, worker() as other:
+        start, ran = time.monotonic(), cpu(one)
+        samples: list[tuple[float, float, float]] = []
+        asked = {
+            "url": one.ready["url"],
+            "clients": clients,
+            "seconds": seconds,
+            "warm_up": warm_up,
+        }
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(other.ask, "crowd", **asked)
+            while not running.done():
+                now = time.monotonic() - start
+                if now <= seconds:  # answers that end later are not counted
+                    samples.append((now, *crowd.memory_mb(one.pid)))
+                time.sleep(crowd.SAMPLE)
+        share = (cpu(one) - ran) / (time.monotonic() - start)
+        found = running.result()
+    return {
+        "seconds": seconds,
+        "warm_up_seconds": warm_up,
+        "history_mb": HISTORY_MB,
+        "server_cpu_share": round(share, 3),
+        "clients": found,
+        "memory": crowd.memory_slopes(samples, warm_up),
+    }
 
 
 def judged(parts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What must be reached: name, value, bar, and whether it is met."""
-    lines: list[tuple[str, float, float, bool | None]] = []
-    for policy, found in parts.get("overhead", {}).items():
-        more, bar = round(found["times"] - 1, 4), BARS["overhead"]
-        lines.append((f"what the server adds to the time, {policy}", more, bar, more < bar))
+    """What must be reached."""
+    lines = [
+        harness.bar(
+            f"what the server adds to the time, {policy}",
+            found["times"] - 1,
+            BARS["overhead"],
+            below=True,
+        )
+        for policy, found in parts.get("overhead", {}).items()
+    ]
     if "load" in parts:
-        load = parts["load"]
-        lines.append(("errors", load["clients"]["errors"], 0, not load["clients"]["errors"]))
-        slope = load["memory"]["slope_mb_per_minute"]
-        flat = slope < BARS["slope"] if load["seconds"] >= LEAST_SECONDS else None
-        lines.append(("slope of memory, MB/min", slope, BARS["slope"], flat))
-        jain = load["clients"]["jain"]
-        lines.append(("Jain's index of answers, least", jain, BARS["jain"], jain >= BARS["jain"]))
-    return [dict(zip(("name", "value", "bar", "met"), line, strict=True)) for line in lines]
+        found = parts["load"]
+        slope, long = (
+            found["memory"]["slope_mb_per_minute"],
+            found["seconds"] >= crowd.LEAST_SECONDS,
+        )
+        name = "slope of memory, MB/min"
+        lines += [
+            harness.bar("errors", found["clients"]["errors"], 0, at_most=True),
+            harness.bar(name, slope, BARS["slope"], below=True, known=long),
+            harness.bar("Jain's index of answers, least", found["clients"]["jain"], BARS["jain"]),
+        ]
+    return lines
 
 
 def show(figures: dict[str, Any]) -> None:
-    parts = figures["parts"]
-    for policy, found in parts.get("overhead", {}).items():
-        print(f"\noverhead, {policy}, {found['at_once']} at once, {found['tokens']} tokens each")
-        for turn in found["rounds"]:
-            server, engine = turn["server"], turn["engine"]
-            for name, one in (("server", server), ("engine", engine)):
-                print(
-                    f"  {name} {one['tokens_per_second']:7.1f} tokens/s, {one['steps']:3} steps, "
-                    f"{one['drafted']:5} drafted",
-                    end=";",
-                )
-            print(f"  {turn['times']:.3f}x the time, {turn['cpu_times']:.3f}x the processor's")
-    if "load" in parts:
-        load, clients = parts["load"], parts["load"]["clients"]
-        each, first = clients["answers_per_client"], clients["first_token_seconds"]
-        memory = load["memory"]
-        print(f"\nload, {clients['clients']} clients for {load['seconds']:.0f} s")
-        print(f"  {clients['answers']} answers, {clients['tokens_per_second']} tokens/s")
+    for policy, found in figures["parts"].get("overhead", {}).items():
         print(
-            f"  answers of a client {each['least']} to {each['most']}, first token after "
-            f"{first['p50']} s (p50), {first['p99']} s (p99)"
+            f"overhead, {policy}: {found['times']} times, {found['cpu_times']} of the processor's"
         )
-        print(
-            f"  memory {memory['first_mb']} to {memory['last_mb']} MB after the warm-up, most "
-            f"{memory['most_mb']}; slope {memory['slope_mb_per_minute']} MB/min (standard error "
-            f"{memory['slope_error_mb_per_minute']}), of the lowest values "
-            f"{memory['lowest_slope_mb_per_minute']}"
-        )
-        print(
-            f"  cores in use: server {load['server_cpu_share']}, clients "
-            f"{clients['generator_cpu_share']}; asked again {clients['asked_again']}"
-        )
-        for error, count in clients["first_errors"]:
-            print(f"  {count} times: {error}")
-    print()
-    for line in figures["bars"]:
-        met = {None: "too short to tell", True: "met", False: "NOT MET"}[line["met"]]
-        print(f"  {line['name']:<42}{line['value']:9.4f}   bar {line['bar']:g}   {met}")
-    print(f"  different texts: {figures['different_texts']}")
+    for name, value in figures["parts"].get("load", {}).items():
+        print(f"{name}: {json.dumps(value)}")
+    harness.print_bars(figures["bars"])
+    print(f"different texts: {figures['different_texts']}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    if sys.argv[1:2] == ["--worker"]:
+        engine = Engine()
+        return workers.serve(
+            {"load": engine.load, "answer": engine.answer, "crowd": crowd.crowd_of}
+        )
+    parser = harness.parser(__doc__, parts=("overhead", "load"), quick=True)
     parser.add_argument("--model", default=weights.DEFAULT_MODEL)
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
-    parser.add_argument("--quick", action="store_true", help="few rounds, and a minute of load")
     parser.add_argument("--minutes", type=float, help="of load; 10 by default")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=16, help="questions in a round")
@@ -112,49 +245,34 @@ def main() -> None:
     parser.add_argument(
         "--policies", default="adaptive,none", help="of overhead; the first one also for load"
     )
-    parser.add_argument("--json", action="store_true", help="print the record")
-    record.add_option(parser)
-    options = parser.parse_args()
-    chosen = options.only.split(",")
-    for name in chosen:
-        if name not in PARTS:
-            parser.error(f"there is no part {name!r}; choose from {', '.join(PARTS)}")
-    folder = str(weights.find(options.model, convert=True))
+    options = harness.parse(parser)
     policies = options.policies.split(",")
-    given = folder, options.memory_mb, options.dtype, options.drafter
-    settings = EngineSettings(*given, policies[0])
+    settings = {
+        "model": str(weights.find(options.model, convert=True)),
+        "memory_mb": options.memory_mb,
+        "dtype": options.dtype,
+        "drafter": options.drafter,
+        "policy": policies[0],
+    }
     parts: dict[str, Any] = {}
-    if "overhead" in chosen:
+    if "overhead" in options.chosen:
         rounds = options.rounds or (4 if options.quick else 28)
-        tokens = options.tokens or (32 if options.quick else 64)
-        size = options.at_once, rounds, tokens
-        parts["overhead"] = {
-            policy: measure_overhead(EngineSettings(*given, policy), *size) for policy in policies
-        }
-    if "load" in chosen:
+        size = options.at_once, rounds, options.tokens or (32 if options.quick else 64)
+        parts["overhead"] = {p: overhead(settings | {"policy": p}, *size) for p in policies}
+    if "load" in options.chosen:
         minutes = options.minutes or (1 if options.quick else 10)
-        parts["load"] = measure_load(settings, options.clients, 60 * minutes)
+        parts["load"] = load(settings, options.clients, 60 * minutes)
     different = parts["load"]["clients"]["different_texts"] if "load" in parts else 0
     different += sum(found["different_texts"] for found in parts.get("overhead", {}).values())
-    figures: dict[str, Any] = {
-        "model": options.model,
-        "settings": settings.as_dict(),
+    figures = {
+        "settings": settings | {"model": options.model},
         "parts": parts,
         "bars": judged(parts),
         "different_texts": different,
     }
-    # A part of the whole, or a quick one, must not take the place of the day's record.
-    smaller = (options.minutes, options.rounds, options.tokens)
-    quick = "-quick" if options.quick or any(smaller) else ""
-    some = "" if set(chosen) == set(PARTS) else "-" + "-".join(chosen)
-    path = record.write(f"serve{quick}{some}", figures, options.record)
-    if options.json:
-        print(json.dumps(figures, indent=2))
-    else:
-        show(figures)
-    print(f"recorded in {path.name}")
-    if different:
-        sys.exit("texts differ between server and engine, or from one answer to the next")
+    options.quick = options.quick or any((options.minutes, options.rounds, options.tokens))
+    failed = "texts differ between server and engine, or from one answer to the next"
+    harness.finish("serve", figures, options, show, failed if different else "")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 cache, and the next ones.
 
     python benchmarks/start.py FILE.gguf [--starts 3] [--python OTHER/.venv/bin/python]
-                               [--name xeon] [--record FOLDER]
+                               [--name=-xeon]
 
 Each start is a process of its own that loads the model as `foresay generate` does and answers "hi"
 with one token. A phase lasts until the next one is reported; its times are seconds of wall clock
@@ -12,7 +12,6 @@ memory. --python measures the code of another checkout.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -22,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import harness
 
 FIRST = "python"  # the phase before the first report: the interpreter, and what it imports
 
@@ -80,58 +81,36 @@ def measured(python: str, file: Path, cache: str) -> dict[str, Any]:
     return found
 
 
-def shown(name: str, one: dict[str, Any]) -> str:
-    """A start as a line."""
-    phases = (
-        f"{stage} {phase['wall']:.2f} ({phase['cpu']:.2f})"
-        for stage, phase in one["phases"].items()
-    )
-    return f"{name}: {one['wall']:.2f} s, {one['cpu']:.2f} CPU s: {', '.join(phases)}"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    if "--began" in sys.argv:
+        return start(sys.argv[1], float(sys.argv[3]))
+    parser = harness.parser(__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--starts", type=int, default=3, help="with the cache of the first")
     parser.add_argument("--python", default=sys.executable, help="of another checkout")
-    parser.add_argument("--name", default="here", help="of the machine, in the record's name")
-    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
-    import record
-
-    record.add_option(parser)
-    options = parser.parse_args()
-    if options.began is not None:
-        return start(str(options.file), options.began)
+    options = harness.parse(parser)
     with open(options.file, "rb") as opened:
         while opened.read(1 << 24):
             pass
+    starts = []
     with tempfile.TemporaryDirectory() as cache:
-        starts = []
         for number in range(1 + options.starts):
-            starts.append(measured(options.python, options.file, cache))
-            print(shown(f"start {number + 1}", starts[-1]), flush=True)
-    if len({json.dumps(one["token_ids"]) for one in starts}) != 1:
-        raise SystemExit("the starts gave different tokens")
+            one = measured(options.python, options.file, cache)
+            phases = (
+                f"{stage} {at['wall']:.2f} ({at['cpu']:.2f})" for stage, at in one["phases"].items()
+            )
+            total = f"{one['wall']:.2f} s, {one['cpu']:.2f} CPU s"
+            print(f"start {number + 1}: {total}: {', '.join(phases)}", flush=True)
+            starts.append(one)
+    different = len({json.dumps(one["token_ids"]) for one in starts}) != 1
     figures = {
         "file": options.file.name,
         "bytes": options.file.stat().st_size,
-        "commit": _commit(Path(options.python).absolute().parents[2]),
-        "load": os.getloadavg(),
+        "measured_commit": harness.commit(Path(options.python).absolute().parents[2]),
         "starts": starts,
     }
-    path = record.write(f"start-{options.name}", figures, options.record)
-    print(f"recorded in {path.name}")
-
-
-def _commit(folder: Path) -> str:
-    """Of the checkout that was measured."""
-    said = subprocess.run(
-        ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return said.stdout.strip() or "unknown"
+    failed = "the starts gave different tokens" if different else ""
+    harness.finish("start", figures, options, failed=failed)
 
 
 if __name__ == "__main__":

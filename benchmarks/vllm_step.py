@@ -19,7 +19,6 @@ it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -32,9 +31,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import record
+import harness
 from foresay.counts import tokens_per_step
-from foresay.integrations.vllm import SuffixDecodingCache, SuffixProposer
+from foresay.integrations.vllm import SuffixProposer
 from foresay.traces import read_traces
 
 Tokens = NDArray[np.int32]
@@ -106,12 +105,10 @@ def ngram(given: Any) -> Step:
     return lambda sampled, lengths, texts: proposer.propose(nodes, sampled, lengths, texts)
 
 
-def suffix(given: Any, on_our_core: bool = False) -> Step:
+def suffix(given: Any) -> Step:
     from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
 
     proposer = SuffixDecodingProposer(given)
-    if on_our_core:
-        proposer.suffix_cache = SuffixDecodingCache(24, 10000)
     nodes = given.speculative_config.num_speculative_tokens
     batches: dict[int, Any] = {}
 
@@ -195,7 +192,7 @@ def check(step: Any, mean: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("traces", nargs="+")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--contexts", type=int, nargs="*", default=[1024, 4096])
@@ -205,9 +202,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of ours; 0: as by default")
     parser.add_argument("--no-history", action="store_true", help="nothing was finished before")
     parser.add_argument("--no-peers", action="store_true", help="ours alone, without vLLM")
-    parser.add_argument("--json", action="store_true")
-    record.add_option(parser)
-    options = parser.parse_args()
+    options = harness.parse(parser)
     # Times between our calls are those of the others, which say nothing about vLLM's steps; and
     # what was finished is to be drafted from at once.
     os.environ |= {"FORESAY_VLLM_MEASURE": "0", "FORESAY_VLLM_GRACE": "0"}
@@ -231,7 +226,6 @@ def main() -> None:
             proposers["vLLM's ngram"] = ngram(given)
             proposers["vLLM's ngram, 2 to 5"] = ngram(config(rows, length, options.nodes, 2))
             proposers["ArcticInference in vLLM"] = suffix(given)
-            proposers["suffix on our core"] = suffix(given, on_our_core=True)
         if not options.no_history:
             for step in proposers.values():
                 finish_some(step, earlier)
@@ -241,10 +235,7 @@ def main() -> None:
         figures[f"{rows} x {known}"] = found | {"tokens_per_step": round(mean, 3)}
         check(proposers[OURS], mean)
     name = f"vllm-step-{options.threads}-threads" if options.threads else "vllm-step"
-    path = record.write(name, figures, options.record)
-    print(json.dumps(figures, indent=None if options.json else 2))
-    if not options.json:
-        print(f"recorded in {path.name}")
+    harness.finish(name, figures, options, lambda found: print(json.dumps(found, indent=2)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,19 @@ std::string named(const char* name, size_t at) { return std::string(name) + "[" 
 
 }  // namespace
 
+void DraftTrees::clear() {
+    tokens.clear(), parents.clear(), scores.clear();
+    offsets.assign(1, 0);
+}
+
+void DraftTrees::append(const DraftTrees& more) {
+    const int32_t base = offsets.back();
+    tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+    parents.insert(parents.end(), more.parents.begin(), more.parents.end());
+    scores.insert(scores.end(), more.scores.begin(), more.scores.end());
+    for (size_t i = 1; i < more.offsets.size(); ++i) offsets.push_back(base + more.offsets[i]);
+}
+
 void check_offsets(std::span<const int32_t> offsets, size_t nodes) {
     if (offsets.empty()) throw InputError("offsets is empty; expected one entry more than there are drafts");
     if (offsets.front() != 0 || offsets.back() < 0 || static_cast<size_t>(offsets.back()) != nodes)

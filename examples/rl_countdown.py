@@ -31,15 +31,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.random import Generator
-from rl_curves import SAME, draw_curves
 from safetensors.torch import load_file, save
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from countdown import EOS, VOCABULARY, Puzzle, Task, draw_puzzle, search_trace, solved
 from foresay.models.load_transformers import target_of
-from foresay.rl.countdown import EOS, VOCABULARY, Puzzle, Task, draw_puzzle, search_trace, solved
+from foresay.rl.padding import Example
 from foresay.rl.rollouts import Rollouts
 from foresay.rl.training import Problem, RlSettings, TrainingStep, train
-from foresay.rl.warm_start import Example, WarmStart, warm_start
+from rl_curves import SAME, draw_curves
+from warm_start import WarmStart, warm_start
 
 
 @dataclass(frozen=True)

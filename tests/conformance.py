@@ -24,6 +24,7 @@ from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.bench.replay import walk
 from foresay.drafters import (
     CorpusDrafter,
+    ExternalDrafter,
     MergeDrafter,
     NgramDrafter,
     RecycleDrafter,
@@ -106,6 +107,7 @@ DRAFTERS: dict[str, Callable[[], Readable]] = {
     "merge of one": lambda: MergeDrafter(NgramDrafter()),
     "merge of ngrams": lambda: MergeDrafter(NgramDrafter(), NgramDrafter(occurrence="first")),
     "merge of suffix and ngram": lambda: MergeDrafter(SuffixDrafter(), NgramDrafter()),
+    "merge with external drafts": lambda: MergeDrafter(SuffixDrafter(), ExternalDrafter()),
     "recycle": RecycleDrafter,
     "recycle, static": lambda: RecycleDrafter(context=1, tree="static"),
     "merge of suffix and recycle": lambda: MergeDrafter(SuffixDrafter(), RecycleDrafter()),

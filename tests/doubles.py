@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foresay import Draft, Verdict, Wants
-from foresay.arrays import Int32s
+from foresay.arrays import Int32s, IntsLike
 from foresay.drafter import SeededParams
 from foresay.errors import UnknownGroup
 
@@ -61,6 +61,11 @@ class Scripted:
         if group not in self.groups:
             raise UnknownGroup(f"group {group!r} is not known")
         self.events.append(f"drop {group}" if tenant is None else f"drop {group} of {tenant}")
+
+    def add_to_group(
+        self, group: str, prompt: IntsLike, answer: IntsLike, *, tenant: str | None = None
+    ) -> None:
+        self.groups.append(group)
 
     def text(self, state: list[int], /) -> Int32s:
         return np.array(state[1:], np.int32)

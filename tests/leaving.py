@@ -45,15 +45,6 @@ def proposer_in_a_frozen_heap() -> None:
     gc.freeze()
 
 
-def cache_in_a_frozen_heap() -> None:
-    from foresay.integrations.vllm import SuffixDecodingCache
-
-    cache = SuffixDecodingCache()
-    cache.start_request("a", [1, 2, 3, 1, 2])
-    Holder(cache)
-    gc.freeze()
-
-
 def server_that_nobody_stopped() -> None:
     """The engine's thread has a request under way when Python ends."""
     from foresay.engine.engine import Engine

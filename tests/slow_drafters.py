@@ -105,11 +105,11 @@ class Knowing:
 
 @dataclass
 class Waited(Knowing):
-    """The same in a process of its own: `ask` says what will be collected."""
+    """The same in a process of its own: `start` says what will be collected."""
 
     told: list[list[int]] = field(default_factory=list)
 
-    def ask(self, states: Sequence[list[int]], budgets: Sequence[int], /) -> None:
+    def start(self, states: Sequence[list[int]], budgets: Sequence[int], /) -> None:
         self.told.append(list(budgets))
 
 
@@ -169,7 +169,8 @@ def speed(
         )
         for at, one in enumerate(verdicts):
             places[at] += len(one.tokens)
-        drafter.observe(states, chosen.original_paths(verdicts))
+        verdicts = chosen.numbered(verdicts)
+        drafter.observe(states, verdicts.copy())
         policy.observe(StepFacts.of(load, chosen, verdicts, seconds, drafting))
         counted += len(verdicts.tokens)
     return counted / (clock.now - since) * step_seconds(batch) / batch

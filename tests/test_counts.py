@@ -33,7 +33,7 @@ def test_every_place_uses_the_definition() -> None:
     assert ProposerStats(drafted=4, accepted=3).acceptance == 0.75
     steps = Steps()
     steps.note(StepReport(0.0, {}, {None: Share(steps=1, answers=2, tokens=7)}))
-    assert steps.seen_by(None)["totals"]["tokens_per_step"] == 3.5
+    assert steps.seen_by(None)[0].tokens_per_step == 3.5
     divides = re.compile(r"tokens\)? / (max\()?[\w.]*(steps|rows|answers)\b")
     root = Path(foresay.__file__).parent
     places = [p for p in root.rglob("*.py") if divides.search(p.read_text(encoding="utf-8"))]
@@ -67,8 +67,8 @@ def test_an_answer_that_was_refused_had_no_step() -> None:
         RequestState(AnswerStream(1, None), 0, generation, request, lambda _: ""),
         Share(),
     )
-    assert state.count(share) == [] and share == Share()
+    assert state.account(share, 0.0) == [] and share == Share(seconds=share.seconds)
     request.append(np.ones(2, np.int32))
     request.stats.steps += 1
-    state.count(share)
+    state.account(share, 0.0)
     assert (share.answers, share.tokens) == (1, 2)

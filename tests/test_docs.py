@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import forks
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_examples_of_the_readme() -> None:
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(examples) == 2
-    for code in examples:
-        done = forks.run("-c", code)
-        assert done.returncode == 0, done.stderr
-        promised = re.search(r"print\(.*\)  # (.*)", code)
-        assert promised is not None and done.stdout.strip() == promised[1]
+@pytest.mark.parametrize("page", ["README.md", "docs/exact.md"])
+def test_the_example_of(page: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    done = forks.run("-c", code)
+    assert done.returncode == 0, done.stderr
+    promised = re.search(r"print\(.*\)  # (.*)", code)
+    assert promised is not None and done.stdout.strip() == promised[1]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_the_links_of_the_documents() -> None:

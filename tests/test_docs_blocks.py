@@ -23,6 +23,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 HERE = ("eagle.md", "edge.md", "rl.md")
 ELSEWHERE = {
     "drafter.md": "test_docs_drafter.py",
+    "exact.md": "test_docs.py",
     "python.md": "test_docs_python.py",
     "trl.md": "integrations/trl/test_trl_docs.py",
 }

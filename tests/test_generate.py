@@ -50,19 +50,10 @@ def objects(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_text(model: Path, answer: str) -> None:
-    assert good(model, "Hello") == answer + "\n"
-
-
 def test_on_a_terminal_the_answer_is_streamed(model: Path, answer: str) -> None:
     out = good(model, "Hello", terminal=True)
-    assert (
-        out.replace("\ufffd", "")
-        == "".join(c for c in answer if c in "\n\t" or c.isprintable() or ord(c) > 159).replace(
-            "\ufffd", ""
-        )
-        + "\n"
-    )
+    shown = "".join(c for c in answer if c in "\n\t" or c.isprintable() or ord(c) > 159)
+    assert out.replace("\ufffd", "") == shown.replace("\ufffd", "") + "\n"
     assert "\x1b" not in out
 
 
@@ -110,7 +101,8 @@ def test_json_lines(model: Path, tmp_path: Path) -> None:
     assert [value["prompt"] for value in values] == ["one\ntwo", "Hello"]
 
 
-def test_stdin(model: Path, answer: str) -> None:
+def test_arguments_and_stdin(model: Path, answer: str) -> None:
+    assert good(model, "Hello") == answer + "\n"
     assert good(model, stdin=b"Hello\n") == answer + "\n"
     assert good(model, "-", stdin=b"Hello") == answer + "\n"
     (value,) = objects(good(model, "--json", stdin=b"one\ntwo\n"))
@@ -179,11 +171,8 @@ def test_a_request_that_fails_does_not_take_the_others_along(
     assert done.complaints == "foresay: prompt 2: the logits are invalid\n"
     assert "[1] one" in done.out and "[3] three" in done.out and "[2]" not in done.out
     done = generate(model, "one", "two", "three", "--json")
-    assert [value.get("error") for value in objects(done.out)] == [
-        None,
-        "the logits are invalid",
-        None,
-    ]
+    errors = [value.get("error") for value in objects(done.out)]
+    assert errors == [None, "the logits are invalid", None]
 
 
 def refused(done: Done, sentence: str) -> None:

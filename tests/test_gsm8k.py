@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from decimal import Decimal
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -26,7 +27,8 @@ def _loaded(name: str) -> Any:
     return module
 
 
-gsm8k = _loaded("gsm8k_score")
+sys.path.insert(0, str(BENCHMARKS))
+gsm8k = _loaded("gsm8k")
 
 
 @pytest.mark.parametrize(
@@ -77,14 +79,13 @@ def test_two_accuracies() -> None:
     assert few["detectable_with_power_80"] > found["detectable_with_power_80"] > 0.1
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run(tmp_path: Path, processes: int) -> None:
+def test_a_run(tmp_path: Path) -> None:
     folder, questions = save_model(tmp_path / "model"), tmp_path / "questions.jsonl"
     rows = [{"question": f"What is {n} and {n}?", "answer": f"#### {2 * n}"} for n in range(5)]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     kept = tmp_path / "answers.jsonl"
     more = ["--shots", "2", "--seeds", "1", "--max-tokens", "12", "--answers", kept]
-    more += ["--processes", str(processes)]
+    more += ["--record-dirty"]
     command = [BENCHMARKS / "gsm8k.py", questions, "--model", folder, *more]
 
     def run() -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,9 @@ FLOORS = [
     ["draft", "verdict", "traces"],
     ["sampling", "models", "oracle", "corpus"],
     ["drafter"],
-    ["budget", "drafters"],
+    ["abilities"],
+    ["budget"],
+    ["drafters"],
     ["engine"],
     ["edge", "lossless", "rl", "train"],
     ["serve", "bench"],
@@ -38,7 +40,7 @@ FORBIDDEN = {
 MODEL_DRAFTERS = {
     *("model", "self_draft", "mtp"),
     *(f"eagle/{name}" for name in ("drafter", "files", "head")),
-    *(f"decoding/{name}" for name in ("drafter", "growth", "law", "written")),
+    *(f"decoding/{name}" for name in ("drafter", "next_tokens", "state", "tree_builder")),
     *(f"head/{name}" for name in ("drafter", "requests")),
     "worker/main",  # which makes the parameters of a request anew
 }
@@ -47,13 +49,17 @@ noise and processors."""
 SHARED = {"decoding", "head", "text"}
 """No drafters: what two of them are made of."""
 SAMPLING = {
-    *(f"foresay.sampling.{name}" for name in ("ask", "noise", "params", "processors", "signals")),
+    *(
+        f"foresay.sampling.{name}"
+        for name in ("verification", "noise", "params", "processors", "signals")
+    ),
     *(f"foresay.sampling.acceptance.{name}" for name in ("processors", "rows")),
 }
 HOSTS = {"vllm", "trl", "verl", "transformers"}
 TORCH_FREE = {
     *(
         "__init__",
+        "abilities",
         "arrays",
         "counts",
         "draft",
@@ -69,11 +75,11 @@ TORCH_FREE = {
         f"drafters/{name}"
         for name in (
             *("__init__", "text", "suffix", "corpus", "ngram", "model", "self_draft"),
-            *("decoding/__init__", "decoding/drafter", "decoding/shapes", "decoding/written"),
+            *("decoding/__init__", "decoding/drafter", "decoding/shapes", "decoding/state"),
             "decoding/noise_weight",
             *("recycle/__init__", "recycle/drafter", "recycle/laws_file"),
-            *("merge/__init__", "merge/drafter", "merge/members", "merge/merged", "merge/paying"),
-            *("merge/by_one", "merge/gains", "merge/seeing"),
+            *("external", "merge/__init__", "merge/drafter", "merge/gating", "merge/union"),
+            "merge/uniting",
             *("worker/__init__", "worker/drafter", "worker/frames", "worker/life"),
             *("worker/main", "worker/values"),
         )
@@ -84,7 +90,14 @@ TORCH_FREE = {
     *("engine/proposal", "engine/text"),
     *(
         f"sampling/{name}"
-        for name in ("params", "ask", "noise", "processors", "reference", "signals", "theory")
+        for name in (
+            "params",
+            "verification",
+            "noise",
+            "processors",
+            "reference",
+            "signals",
+        )
     ),
 }
 
@@ -228,3 +241,27 @@ def test_files_are_short_enough_to_hold_in_the_head() -> None:
     assert len(found) > 400
     sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in found}
     assert not {str(path): lines for path, lines in sizes.items() if lines > 400}
+
+
+LOOKED_FOR = re.compile(r"\b_?(drafter|policy|target|member)s?\b")
+
+
+def lookups(tree: ast.AST) -> list[str]:
+    """Where an attribute of a drafter, a policy or a target is looked for by its name."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr")
+        and LOOKED_FOR.search(ast.unparse(node.args[0]))
+    ]
+
+
+def test_what_a_drafter_or_a_target_can_do_is_looked_for_in_one_place() -> None:
+    """`abilities_of` for drafters, `check_target` for targets."""
+    places = {SRC / "abilities.py", SRC / "models" / "target.py"}
+    found = {name_of(path): lookups(parsed(path)) for path in FILES if path not in places}
+    assert {name: calls for name, calls in found.items() if calls} == {}
+    assert all(lookups(parsed(path)) for path in places)
+    assert lookups(ast.parse("take = getattr(self._drafter, 'propose_more', None)"))

@@ -190,8 +190,8 @@ def test_all_are_asked_before_one_must_answer() -> None:
             super().__init__({0: Draft.chain([1], [0.5])})
             self.log, self.name = log, name
 
-        def ask(self, states: Any, budgets: Any, /) -> None:
-            self.log.append(f"ask {self.name} for {budgets}")
+        def start(self, states: Any, budgets: Any, /) -> None:
+            self.log.append(f"start {self.name} for {budgets}")
 
         def propose(self, states: Any, budgets: Any, /) -> list[Draft]:
             self.log.append(f"propose {self.name} {budgets}")
@@ -200,7 +200,7 @@ def test_all_are_asked_before_one_must_answer() -> None:
     log: list[str] = []
     drafter = MergeDrafter(Asked(log, "a"), Scripted(), Asked(log, "b"))
     drafter.propose([drafter.begin(tokens(1))], [2])
-    assert log == ["ask a for [8]", "ask b for [8]", "propose a [8]", "propose b [8]"]
+    assert log == ["start a for [8]", "start b for [8]", "propose a [8]", "propose b [8]"]
 
 
 def test_topk_rows_follow_their_nodes() -> None:

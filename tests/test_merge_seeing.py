@@ -7,9 +7,9 @@ import pytest
 
 from doubles import tokens
 from foresay import Verdict, Wants
+from foresay.budget.trials import SHARE, TrialAccount
 from foresay.drafters import MergeDrafter, RecycleDrafter, SuffixDrafter
-from foresay.drafters.merge import seeing
-from foresay.drafters.merge.seeing import Seeing
+from foresay.drafters.merge.gating import _Enabled
 from slow_drafters import STEP, Clock, Knowing, alone, always, copies, slowly, speed
 
 SHOWING = 0.1 * STEP
@@ -31,7 +31,7 @@ def test_a_drafter_that_wins_less_than_it_is_shown_for_rests() -> None:
 
 
 def test_without_rests_it_would_cost_what_showing_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Seeing, "observe", lambda self, net: None)  # wrong: always awake
+    monkeypatch.setattr(_Enabled, "observe", lambda self, net: None)  # wrong: always awake
     clock, _, both = watching(0.01)
     gained = speed(both, clock, showing=SHOWING)
     assert gained < 0.96 * alone(copies, 12, slowly(0.0005))
@@ -62,7 +62,7 @@ def test_one_that_becomes_useful_is_found_again() -> None:
 def test_one_that_wants_nothing_never_rests() -> None:
     clock, _, both = watching(0.01, Wants())
     speed(both, clock, showing=SHOWING)
-    assert all(both._members.awake(k) for k in (0, 1))
+    assert all(member.enabled for member in both._members)
 
 
 def test_without_prices_everything_is_shown() -> None:
@@ -75,39 +75,31 @@ def test_without_prices_everything_is_shown() -> None:
     assert both.wants_now() == Wants(topk=4)
 
 
-def test_trials_double_the_rest_that_follows_them() -> None:
-    one, rests, asleep = Seeing(), [], 0
-    for _ in range(20000):
-        one.observe(-0.1)
-        if not one.awake:
-            asleep += 1
-        elif asleep:
-            rests.append(asleep)
-            asleep = 0
-    first = seeing._REST
-    assert rests[:5] == [first, 2 * first, 4 * first, 8 * first, 16 * first]
-    assert max(rests) == seeing._LONGEST
+def test_the_longer_a_trial_costs_the_longer_it_rests() -> None:
+    """What it loses is the share of the time that all trials may lose."""
+    shares = []
+    for net in (-0.02, -0.2):
+        one, enabled = _Enabled(TrialAccount()), 0
+        for _ in range(60_000):
+            one.observe(net if one.now else 0.0)
+            enabled += one.now
+            one.account.earn(1.0)
+        shares.append(enabled / 60_000)
+        assert 0.5 * SHARE < shares[-1] * -net < 1.5 * SHARE
+    assert shares[0] > 5 * shares[1]
 
 
-def awake(one: Seeing, net: float) -> bool:
-    """Whether it is awake after a step."""
-    one.observe(net)
-    return one.awake
-
-
-def test_a_trial_that_succeeds_ends_the_long_rests() -> None:
-    one = Seeing()
+def test_a_trial_that_succeeds_ends_the_rests() -> None:
+    one = _Enabled(TrialAccount())
     for _ in range(3000):
         one.observe(-0.1)
-    while not awake(one, 0.0):
-        pass
-    assert all(awake(one, 0.3) for _ in range(100))
-    while awake(one, -0.1):
-        pass
-    rest = 1
-    while not awake(one, 0.0):
-        rest += 1
-    assert rest == seeing._REST
+        one.account.earn(1.0)
+    while not one.now:
+        one.observe(0.0)
+        one.account.earn(1.0)
+    for _ in range(300):
+        one.observe(0.3)
+        assert one.now
 
 
 def test_who_rests_gets_every_token_and_nothing_else() -> None:
@@ -115,7 +107,9 @@ def test_who_rests_gets_every_token_and_nothing_else() -> None:
     both = MergeDrafter(suffix, recycle)
     both.price(1.0, 0.1, 1.0)
     state = both.begin(tokens(1, 2, 3, 1, 2, 3, 1, 2))
-    both._members._seeing[1].awake = False
+    gate = both._members[1].gate
+    assert gate is not None
+    gate.now, gate._net.value = False, -1.0
     for at in range(5):
         assert both.wants_now() == Wants()
         both.price(1.0, 0.1, 1.0)

@@ -115,7 +115,7 @@ def test_scores_become_chances() -> None:
 def test_size_of_a_vocabulary() -> None:
     drafter = RecycleDrafter(context=1)
     ids = np.arange(49_152)
-    drafter._core.add_laws(
+    drafter._core.add_table(
         None,
         ids.astype(np.uint64),
         np.tile(np.arange(8, dtype=np.int32), len(ids)),
@@ -209,7 +209,7 @@ def test_laws_that_no_table_has(arrays: tuple[list[int], ...], sentence: str) ->
     keys, of_tokens, levels = arrays
     core = RecycleDrafter()._core
     with pytest.raises(InputError, match=sentence):
-        core.add_laws(
+        core.add_table(
             None,
             np.array(keys, np.uint64),
             np.array(of_tokens, np.int32),
@@ -254,7 +254,7 @@ def test_adopted_drafts_are_checked() -> None:
     drafter = RecycleDrafter()
     state = drafter.begin(tokens(1))
     wrong = DraftBatch._trusted(tokens(4, 5), tokens(-1, 1), tokens(0, 2))
-    with pytest.raises(InputError, match="the parent of node 1 is 1; expected an earlier node"):
+    with pytest.raises(InputError, match=r"^parents\[1\] is 1; expected -1 to 0 for node 1"):
         drafter.adopt([state], wrong)
 
 
@@ -290,7 +290,7 @@ def test_a_file_has_all_of_a_table(tmp_path: Path) -> None:
     cold.save(tmp_path / "recycled.laws")
     tables = []
     for drafter in (cold, RecycleDrafter(warm=tmp_path / "recycled.laws")):
-        keys, of_tokens, levels = drafter._core.laws(None)
+        keys, of_tokens, levels = drafter._core.table(None)
         order = np.argsort(keys)
         tables.append((keys[order], of_tokens.reshape(-1, 8)[order], levels.reshape(-1, 8)[order]))
     assert all(np.array_equal(a, b) for a, b in zip(*tables, strict=True))

@@ -18,7 +18,6 @@ from foresay.bench import curve
 from foresay.bench.replay import chain_nodes, replay, walk
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.errors import InputError, TraceError
-from foresay.sampling.theory import CostByLength, best_length
 from foresay.traces import Trace, read_traces, staggered
 
 
@@ -267,10 +266,11 @@ def test_longer_chains_bring_less_and_less() -> None:
     # A longer draft moves the places where steps begin, so a gain may be above the last by chance.
     assert (np.diff(gains) <= 0.02 * gains[0]).all() and gains[-1] < 0.2 * gains[0]
 
-    cost = CostByLength([1 + 0.06 * k for k in range(17)], [0.0] * 17)  # of k drafted tokens
-    best = max(by_length[k] / cost.relative(k) for k in lengths)
+    cost = 1 + 0.06 * np.arange(17)  # of k drafted tokens
+    best = max(by_length[k] / cost[k] for k in lengths)
     longest = rates[-1]
     reached = [longest.steps, *longest.accepted_at[:-1]]
     chance = [a / r for a, r in zip(longest.accepted_at, reached, strict=True)]
-    chosen, _ = best_length(np.array(chance), cost)
-    assert by_length[chosen] / cost.relative(chosen) >= 0.98 * best
+    expected = np.cumsum(np.cumprod([1.0, *chance]))  # tokens per step, by the longest chains alone
+    chosen = int(np.argmax(expected / cost[: len(expected)]))
+    assert by_length[chosen] / cost[chosen] >= 0.98 * best

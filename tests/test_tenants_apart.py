@@ -12,7 +12,6 @@ import pytest
 from foresay import Draft, DraftBatch, Verdict
 from foresay.arrays import Int32s
 from foresay.budget.adaptive import Adaptive
-from foresay.budget.calibration import DepthCalibration, ScoreCalibration, TenantCalibrations
 from foresay.budget.cost import Sample, StepCost
 from foresay.budget.load import Load, StepFacts
 from foresay.drafter import ByTenant
@@ -113,28 +112,6 @@ def test_many_tenants_are_forgotten_but_for_those_at_work() -> None:
     drafter.finish(running)
 
 
-DRAFTS = DraftBatch.of(
-    [Draft.chain([1, 2], [0.9, 0.8]), Draft.empty(), Draft.chain([3, 4, 5], [0.9, 0.8, 0.7])]
-)
-
-
-@pytest.mark.parametrize("kind", [ScoreCalibration, DepthCalibration])
-def test_what_drafts_were_worth_is_counted_by_tenant(kind: Any) -> None:
-    calibration, alone = TenantCalibrations(kind), kind()
-    before = calibration(DRAFTS, ["a", "b", "c"])
-    for _ in range(20):
-        calibration.observe(DRAFTS, ["a", "c", "b"], np.array([False, False, True, True, False]))
-        alone.observe(DRAFTS[2:], np.array([True, True, False]))
-    after = calibration(DRAFTS, ["b", "a", "b"])
-    assert after.tolist() == alone(DRAFTS).tolist()
-    assert calibration(DRAFTS, ["a", "b", "c"])[:2].max() < before[:2].max()
-    assert calibration(DRAFTS, ["c", "c", "c"]).tolist() == kind()(DRAFTS).tolist()
-    for number in range(300):
-        calibration(DRAFTS, [f"{number}"] * 3)
-    assert len(calibration._of) == 256
-    assert calibration(DRAFTS, ["b"] * 3).tolist() == kind()(DRAFTS).tolist()  # forgotten
-
-
 def seconds(rows: int) -> float:
     return 1 + 0.2 * rows
 
@@ -182,32 +159,6 @@ def test_a_draft_model_learns_by_tenant() -> None:
     assert weights() == [0.7, 1.0, 1.0]
     drafter.drop_tenant("a")
     assert weights() == [1.0, 1.0, 1.0]
-
-
-def test_many_tenants_in_one_step_have_the_chances_that_each_has_alone() -> None:
-    """The nodes are sorted by tenant once; each keeps its own draft."""
-    random = np.random.default_rng(2)
-    sizes = random.integers(0, 5, 40)
-
-    def falling(n: int) -> list[float]:
-        return np.sort(random.random(n))[::-1].tolist()  # type: ignore[no-any-return]
-
-    drafts = DraftBatch.of(
-        [Draft.chain(random.integers(0, 9, n).tolist(), falling(n)) for n in sizes]
-    )
-    tenants = [f"tenant {i}" for i in random.integers(0, 7, 40)]
-    accepted = random.random(len(drafts.tokens)) < 0.5
-    together = TenantCalibrations(ScoreCalibration)
-    together.observe(drafts, tenants, accepted)
-    found = together(drafts, tenants)
-    owner = np.repeat(np.arange(40), sizes)
-    for tenant in set(tenants):
-        mine = [i for i in range(40) if tenants[i] == tenant]
-        nodes = np.isin(owner, mine)
-        own = DraftBatch.of([drafts[i] for i in mine])
-        alone = ScoreCalibration()
-        alone.observe(own, accepted[nodes])
-        assert np.array_equal(found[nodes], alone(own))
 
 
 def test_the_tenant_that_was_asked_least_recently_is_forgotten() -> None:

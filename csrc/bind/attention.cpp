@@ -1,14 +1,7 @@
 // Attention for Python. Queries, keys, values and outputs are too large to copy: they are read, and outputs written, while
 // the GIL is released, so the caller keeps other threads from them.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "cpu/attention.hpp"
 #include "bind/bind.hpp"
@@ -50,13 +43,10 @@ private:
 nb::any plain(const Kv& kv, uint32_t layer, bool values) {
     const size_t tokens = kv.rows(layer);
     const KvLayer& shape = kv.layers()[layer];
-    const auto given = [&]<class Number>(std::vector<Number>&& numbers) {
-        auto* kept = new std::vector<Number>(std::move(numbers));
-        nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<Number>*>(p); });
-        return nb::borrow<nb::any>(nb::cast(nb::ndarray<nb::numpy, const Number, nb::ndim<3>>(
-            kept->data(), {shape.heads, tokens, values ? shape.value_dim : shape.key_dim}, owner)));
+    const auto array = [&]<class Number>(std::vector<Number>&& numbers) {
+        return nb::borrow<nb::any>(nb::cast(own(std::move(numbers), shape.heads, tokens, values ? shape.value_dim : shape.key_dim)));
     };
-    return kv.dtype() == Dtype::float32 ? given(kv.plain<float>(layer, values)) : given(kv.plain<uint16_t>(layer, values));
+    return kv.dtype() == Dtype::float32 ? array(kv.plain<float>(layer, values)) : array(kv.plain<uint16_t>(layer, values));
 }
 
 void bind_kv(nb::module_& m) {
@@ -69,39 +59,36 @@ void bind_kv(nb::module_& m) {
         .def_prop_ro("length", &Kv::length)
         .def_prop_ro("capacity", &Kv::capacity)
         .def_prop_ro("bytes", &Kv::bytes)
-        .def("reserve", &Kv::reserve, "tokens"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("keep", [](Kv& self, const Tokens& path) { self.keep(view(path)); }, "path"_a.noconvert(),
-             "The rows of the last step that become the text's next tokens.")
+        .def("reserve", &Kv::reserve, "tokens"_a, Released())
+        .def("keep", &Kv::keep, "path"_a, "The rows of the last step that become the text's next tokens.")
         .def("cut", &Kv::cut, "length"_a)
-        .def("copy_from", &Kv::copy_from, "other"_a, "length"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("copy_from", &Kv::copy_from, "other"_a, "length"_a, Released())
         .def("keys", [](const Kv& self, uint32_t layer) { return plain(self, layer, false); }, "layer"_a,
              "A copy, [kv_heads, tokens and rows of the last step, key_dim]; bfloat16 as uint16.")
         .def("values", [](const Kv& self, uint32_t layer) { return plain(self, layer, true); }, "layer"_a)
-        .def("check_integrity", &Kv::check_integrity, nb::call_guard<nb::gil_scoped_release>());
+        .def("check_integrity", &Kv::check_integrity, Released());
 }
 
 void bind_step(nb::module_& m) {
     nb::class_<AttentionStep>(m, "AttentionStep", "One forward; see csrc/cpu/attention.hpp.")
-        .def("__init__", [](AttentionStep* self, std::vector<std::shared_ptr<Kv>> kvs, const Tokens& offsets, const Tokens& parents,
-                            const std::string& level, std::vector<uint32_t> kept) {
-            new (self) AttentionStep(std::move(kvs), copy(offsets), view(parents), level, std::move(kept));
-        }, "kvs"_a, "offsets"_a.noconvert(), "parents"_a.noconvert(), "level"_a = "", "kept"_a = std::vector<uint32_t>())
+        .def("__init__", [](AttentionStep* self, std::vector<std::shared_ptr<Kv>> kvs, Tokens offsets, Tokens parents, const Kernels& level,
+                            std::vector<uint32_t> kept) {
+            new (self) AttentionStep(std::move(kvs), {offsets.begin(), offsets.end()}, parents, level, std::move(kept));
+        }, "kvs"_a, "offsets"_a, "parents"_a, "level"_a = "", "kept"_a = std::vector<uint32_t>())
         .def_prop_ro("positions", [](const AttentionStep& self) {
             return own(std::vector<int64_t>(self.positions().begin(), self.positions().end()));
         }, nb::rv_policy::automatic)
         .def("attend", [](AttentionStep& self, uint32_t layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out,
-                          float scaling, uint32_t window, uint32_t chunk, float softcap, const std::optional<Given<float>>& sinks,
+                          float scaling, uint32_t window, uint32_t chunk, float softcap, std::span<const float> sinks,
                           uint32_t threads) {
             const Dtype dtype = self.dtype();
             const Borrowed4 queries("query", query, dtype, false), keys("key", key, dtype, false), values("value", value, dtype, false);
             const Borrowed4 outs("out", out, dtype, true);
-            AttentionInput input{layer, queries.numbers(), keys.numbers(), values.numbers(), outs.numbers(), scaling, window, chunk,
-                                 softcap, nullptr, 0, threads};
-            if (sinks) input.sinks = sinks->data(), input.sink_count = sinks->size();
-            const nb::gil_scoped_release released;
-            self.attend(input);
+            const AttentionInput input{layer, queries.numbers(), keys.numbers(), values.numbers(), outs.numbers(), scaling, window, chunk,
+                                       softcap, sinks.data(), sinks.size(), threads};
+            released([&] { self.attend(input); });
         }, "layer"_a, "query"_a, "key"_a, "value"_a, "out"_a, "scaling"_a, "window"_a = 0, "chunk"_a = 0, "softcap"_a = 0,
-           "sinks"_a.noconvert().none() = nb::none(), "threads"_a = 1,
+           "sinks"_a.none() = nb::none(), "threads"_a = 1,
            "Stores keys and values, writes into out. Arrays of numpy (bfloat16 as uint16) or torch, of the Kv's dtype.");
 }
 

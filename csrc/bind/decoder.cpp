@@ -2,18 +2,10 @@
 // they are read and written while the GIL is released, so the caller keeps other threads from them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "bind/bind.hpp"
-#include "cpu/block_file.hpp"
+#include "cpu/block_linear.hpp"
 #include "cpu/decoder.hpp"
 #include "errors.hpp"
 
@@ -22,33 +14,24 @@ using namespace nanobind::literals;
 namespace foresay {
 namespace {
 
-using Floats = Given<float>;
-using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Results = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-std::span<const T> span_of(const std::optional<Given<T>>& given) {
-    if (!given) return {};
-    return {given->data(), given->size()};
-}
+using Floats = std::span<const float>;
 
 std::string shape_of(size_t rows, size_t width) { return "[" + std::to_string(rows) + ", " + std::to_string(width) + "]"; }
 
-template <class Array>
-void check_shape(const char* name, const Array& array, size_t rows, size_t width) {
-    if (array.shape(0) != rows || array.shape(1) != width)
-        throw InputError(std::string(name) + " has the shape " + shape_of(array.shape(0), array.shape(1)) + "; expected " + shape_of(rows, width));
+template <class T>
+void check_shape(const char* name, const Matrix<T>& array, size_t rows, size_t width) {
+    if (array.count != rows || array.width != width)
+        throw InputError(std::string(name) + " has the shape " + shape_of(array.count, array.width) + "; expected " + shape_of(rows, width));
 }
 
 void bind_block_linear(nb::module_& m) {
     nb::class_<BlockLinear>(m, "BlockLinear", "x @ weight.T + bias with weights as GGUF stores them; see csrc/cpu/block_linear.hpp. Threads may share it.")
-        .def("__init__", [](BlockLinear* self, const std::string& format, const Given<uint8_t>& weight, size_t outs, size_t ins,
-                            const std::optional<Tokens>& order, const std::optional<Floats>& bias, const std::string& level) {
-            const Kernels& kernels = level_of(level);
+        .def("__init__", [](BlockLinear* self, const std::string& format, std::span<const uint8_t> weight, size_t outs, size_t ins, Tokens order,
+                            Floats bias, const Kernels& level) {
             const blocks::Format found = format_of(format);
-            const nb::gil_scoped_release released;
-            new (self) BlockLinear(found, {weight.data(), weight.size()}, outs, ins, span_of(order), span_of(bias), kernels);
-        }, "format"_a, "weight"_a.noconvert(), "outs"_a, "ins"_a, "order"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "level"_a = "",
+            const nb::gil_scoped_release unlocked;
+            new (self) BlockLinear(found, weight, outs, ins, order, bias, level);
+        }, "format"_a, "weight"_a, "outs"_a, "ins"_a, "order"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "level"_a = "",
            "weight: the bytes of `outs` rows of `ins` numbers; output i is row order[i]. Copies all.")
         .def_prop_ro("in_features", &BlockLinear::ins)
         .def_prop_ro("out_features", &BlockLinear::outs)
@@ -61,38 +44,30 @@ void bind_block_linear(nb::module_& m) {
             self.row(out, numbers.data());
             return own(std::move(numbers));
         }, "out"_a, "The weights of one output as floats.")
-        .def("multiply", [](const BlockLinear& self, const Rows& x, const Results& out, uint32_t threads) {
-            check_shape("x", x, x.shape(0), self.ins()), check_shape("out", out, x.shape(0), self.outs());
-            const float *const from = x.data(), *const end = from + x.size();
-            if (out.data() < end && from < out.data() + out.size()) throw InputError("out overlaps x; expected memory of its own");
-            const nb::gil_scoped_release released;
-            const BlockProduct product{self, out.data()};
-            multiply({&product, 1}, from, x.shape(0), threads);
-        }, "x"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "x [rows, ins] into out [rows, outs], float32 and contiguous.");
+        .def("multiply", [](const BlockLinear& self, const Matrix<const float>& x, const Matrix<float>& out, uint32_t threads) {
+            check_shape("x", x, x.count, self.ins()), check_shape("out", out, x.count, self.outs());
+            if (out.values < x.row(x.count) && x.values < out.row(out.count)) throw InputError("out overlaps x; expected memory of its own");
+            const BlockProduct product{self, out.values};
+            multiply({&product, 1}, x.values, x.count, threads);
+        }, "x"_a, "out"_a, "threads"_a = 1, Released(), "x [rows, ins] into out [rows, outs], float32 and contiguous.");
 }
 
 /// Name, format, where it begins in the file, outputs, inputs, order, bias.
-using Stored = std::tuple<std::string, std::string, uint64_t, size_t, size_t, std::optional<Tokens>, std::optional<Floats>>;
+using Stored = std::tuple<std::string, std::string, uint64_t, size_t, size_t, std::optional<Given<int32_t>>, std::optional<Given<float>>>;
 
 void bind_file(nb::module_& m) {
-    m.def("read_linears", [](const std::string& file, const std::vector<Stored>& given, uint32_t threads, const std::string& level) {
-        const Kernels& kernels = level_of(level);
+    m.def("read_linears", [](const std::string& file, const std::vector<Stored>& given, uint32_t threads, const Kernels& level) {
         std::vector<StoredLinear> stored;
         for (const auto& [name, format, start, outs, ins, order, bias] : given)
             stored.push_back({name, format_of(format), start, outs, ins, order ? copy(*order) : std::vector<int32_t>{}, bias ? copy(*bias) : std::vector<float>{}});
-        const nb::gil_scoped_release released;
-        return read_linears(file, stored, threads, kernels);
+        return released([&] { return read_linears(file, stored, threads, level); });
     }, "file"_a, "linears"_a, "threads"_a = 1, "level"_a = "",
        "A BlockLinear of each (name, format, start, outs, ins, order, bias): as BlockLinear, with the weights that begin at byte `start` of the file.");
 }
 
 using Shared = Decoder::Weights;
-using Weight = std::optional<Floats>;
 
-Decoder::Norm norm_of(const Weight& given) {
-    if (!given) return {};
-    return copy(*given);
-}
+Decoder::Norm norm_of(Floats weight) { return {weight.begin(), weight.end()}; }
 
 blocks::Activation activation_of(const std::string& name) {
     if (name == "silu") return blocks::Activation::silu;
@@ -102,21 +77,21 @@ blocks::Activation activation_of(const std::string& name) {
 
 void bind_layer(nb::module_& m) {
     nb::class_<Decoder::Layer>(m, "BlockLayer", "The parts of one layer of a Decoder. Norms are their weights, or None.")
-        .def("__init__", [](Decoder::Layer* self, Shared query, Shared key, Shared value, Shared out, Shared gate, Shared up, Shared down, const Floats& attention,
-                            const Floats& mlp, const Weight& queries, const Weight& keys, const Weight& after_attention, const Weight& after_mlp, uint32_t window,
+        .def("__init__", [](Decoder::Layer* self, Shared query, Shared key, Shared value, Shared out, Shared gate, Shared up, Shared down, Floats attention,
+                            Floats mlp, Floats queries, Floats keys, Floats after_attention, Floats after_mlp, uint32_t window,
                             uint32_t rope) {
             new (self) Decoder::Layer{std::move(query), std::move(key), std::move(value), std::move(out), std::move(gate), std::move(up), std::move(down),
-                                      copy(attention), copy(mlp), norm_of(queries), norm_of(keys), norm_of(after_attention), norm_of(after_mlp), window, rope};
+                                      norm_of(attention), norm_of(mlp), norm_of(queries), norm_of(keys), norm_of(after_attention), norm_of(after_mlp), window, rope};
         }, "query"_a, "key"_a, "value"_a, "out"_a, "gate"_a, "up"_a, "down"_a, "attention_norm"_a, "mlp_norm"_a, "query_norm"_a.none() = nb::none(),
            "key_norm"_a.none() = nb::none(), "after_attention_norm"_a.none() = nb::none(), "after_mlp_norm"_a.none() = nb::none(), "window"_a = 0, "rope"_a = 0);
 }
 
 void bind_whole(nb::module_& m) {
     nb::class_<Decoder>(m, "Decoder", "A whole decoder in one call; see csrc/cpu/decoder.hpp. Threads may share it.")
-        .def("__init__", [](Decoder* self, Shared embedding, const std::vector<Decoder::Layer>& layers, const Floats& norm, std::optional<Shared> head, size_t head_dim,
+        .def("__init__", [](Decoder* self, Shared embedding, const std::vector<Decoder::Layer>& layers, Floats norm, std::optional<Shared> head, size_t head_dim,
                             float eps, float scaling, const std::vector<std::vector<float>>& frequencies, const std::string& activation, float embedding_scale,
                             float rope_scale, float score_cap, float logit_cap) {
-            new (self) Decoder(std::move(embedding), layers, copy(norm), head ? *head : nullptr,
+            new (self) Decoder(std::move(embedding), layers, norm_of(norm), head ? *head : nullptr,
                                {head_dim, eps, scaling, activation_of(activation), embedding_scale, rope_scale, score_cap, logit_cap, frequencies});
         }, "embedding"_a, "layers"_a, "norm"_a, "head"_a.none(), "head_dim"_a, "eps"_a, "scaling"_a, "frequencies"_a, "activation"_a = "silu",
            "embedding_scale"_a = 1.0f, "rope_scale"_a = 1.0f, "score_cap"_a = 0.0f, "logit_cap"_a = 0.0f, "Shares the linear layers, copies the norms.")
@@ -128,16 +103,12 @@ void bind_whole(nb::module_& m) {
             for (const KvLayer& layer : self.shapes()) found.emplace_back(layer.heads, layer.key_dim, layer.value_dim);
             return found;
         })
-        .def("forward", [](const Decoder& self, AttentionStep& step, const Tokens& tokens, const Given<int64_t>& needed, const Results& logits,
-                           const std::optional<Results>& hidden, uint32_t threads) {
+        .def("forward", [](const Decoder& self, AttentionStep& step, Tokens tokens, std::span<const int64_t> needed, const Matrix<float>& logits,
+                           const Matrix<float>& hidden, uint32_t threads) {
             check_shape("logits", logits, needed.size(), self.vocabulary());
-            if (hidden) check_shape("hidden", *hidden, needed.size(), self.width());
-            const std::vector<int32_t> ids = copy(tokens);
-            const std::vector<int64_t> rows = copy(needed);
-            float* const states = hidden ? hidden->data() : nullptr;
-            const nb::gil_scoped_release released;
-            self.forward(step, ids, rows, logits.data(), states, threads);
-        }, "step"_a, "tokens"_a, "needed"_a, "logits"_a.noconvert(), "hidden"_a.noconvert().none() = nb::none(), "threads"_a = 1,
+            if (hidden.values) check_shape("hidden", hidden, needed.size(), self.width());
+            self.forward(step, tokens, needed, logits.values, hidden.values, threads);
+        }, "step"_a, "tokens"_a, "needed"_a, "logits"_a, "hidden"_a.none() = nb::none(), "threads"_a = 1, Released(),
            "The step's tokens; writes the logits [needed, vocabulary] and last hidden states [needed, width] of the rows `needed`.");
 }
 

@@ -3,19 +3,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <utility>
 
 #include "bind/bind.hpp"
 #include "cpu/decoder_layer.hpp"
 #include "bind/borrowed.hpp"
 #include "errors.hpp"
 #include "cpu/linear.hpp"
-#include "cpu/norm.hpp"
 
 using namespace nanobind::literals;
 
@@ -57,12 +50,22 @@ struct Rows {
     int64_t step;
     size_t count = 1;
     uintptr_t first, end;  // where the numbers begin and end
+
+    void check_contiguous(const char* name, size_t width) const {
+        if (count > 1 && step != static_cast<int64_t>(width)) throw InputError(std::string(name) + " is not contiguous; expected a contiguous array");
+    }
 };
+
+/// `out` has a row for each of x, contiguous and elsewhere.
+void check_out(const Rows& x, const Rows& out, size_t width) {
+    if (out.count != x.count) throw InputError("out has " + std::to_string(out.count) + " rows; x has " + std::to_string(x.count));
+    out.check_contiguous("out", width);
+    if (x.count && x.first < out.end && out.first < x.end) throw InputError("out overlaps x; expected memory of its own");
+}
 
 void bind_class(nb::module_& m) {
     nb::class_<Linear>(m, "Linear", "x @ weight.T + bias of bfloat16; see csrc/cpu/linear.hpp. Threads may share it.")
-        .def("__init__", [](Linear* self, nb::handle weight, nb::handle bias, const std::string& level) {
-            const Kernels& kernels = level_of(level);
+        .def("__init__", [](Linear* self, nb::handle weight, nb::handle bias, const Kernels& level) {
             const Borrowed weights("weight", weight, false);
             check_dtype("weight", weights);
             if (weights.dimensions != 2) throw InputError("weight has the shape " + shape_of(weights) + "; expected 2 dimensions");
@@ -78,8 +81,8 @@ void bind_class(nb::module_& m) {
             }
             const auto* const more = biases ? static_cast<const uint16_t*>(biases->data) : nullptr;
             const int64_t bias_stride = biases ? biases->strides[0] : 0;
-            const nb::gil_scoped_release released;
-            new (self) Linear(numbers, outs, ins, out_stride, in_stride, more, bias_stride, kernels);
+            const nb::gil_scoped_release unlocked;
+            new (self) Linear(numbers, outs, ins, out_stride, in_stride, more, bias_stride, level);
         }, "weight"_a, "bias"_a.none() = nb::none(), "level"_a = "", "weight [outs, ins] and bias [outs], of torch or numpy (bits as uint16). Copies both.")
         .def_prop_ro("in_features", &Linear::ins)
         .def_prop_ro("out_features", &Linear::outs)
@@ -87,14 +90,9 @@ void bind_class(nb::module_& m) {
         .def("multiply", [](const Linear& self, nb::handle x, nb::handle out, uint32_t threads) {
             const Borrowed given("x", x, false), written("out", out, true);
             const Rows rows("x", given, self.ins()), results("out", written, self.outs());
-            if (results.count != rows.count)
-                throw InputError("out has " + std::to_string(results.count) + " rows; x has " + std::to_string(rows.count));
-            if (results.count > 1 && results.step != static_cast<int64_t>(self.outs())) throw InputError("out is not contiguous; expected a contiguous array");
-            if (rows.count && rows.first < results.end && results.first < rows.end)
-                throw InputError("out overlaps x; expected memory of its own");
-            const nb::gil_scoped_release released;
+            check_out(rows, results, self.outs());
             const Product product{self, results.data};
-            multiply({&product, 1}, rows.data, rows.step, rows.count, threads);
+            released([&] { multiply({&product, 1}, rows.data, rows.step, rows.count, threads); });
         }, "x"_a, "out"_a, "threads"_a = 1, "x [..., rows, ins] into out [..., rows, outs], contiguous; bfloat16 or its bits as uint16.");
 }
 
@@ -111,10 +109,6 @@ DecoderLayer::Norm norm_of(const char* name, const std::optional<Scale>& given) 
     return norm;
 }
 
-void check_contiguous(const char* name, const Rows& rows, size_t width) {
-    if (rows.count > 1 && rows.step != static_cast<int64_t>(width)) throw InputError(std::string(name) + " is not contiguous; expected a contiguous array");
-}
-
 void bind_decoder_layer(nb::module_& m) {
     using Shared = std::shared_ptr<const Linear>;
     nb::class_<DecoderLayer>(m, "DecoderLayer", "A layer of a decoder in one call; see csrc/cpu/decoder_layer.hpp. Threads may share it.")
@@ -129,11 +123,10 @@ void bind_decoder_layer(nb::module_& m) {
             if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; expected bfloat16");
             const Borrowed given("x", x, true), cosines("cos", cos, false), sines("sin", sin, false);
             const Rows rows("x", given, self.width()), low("cos", cosines, self.head()), high("sin", sines, self.head());
-            check_contiguous("x", rows, self.width()), check_contiguous("cos", low, self.head()), check_contiguous("sin", high, self.head());
+            rows.check_contiguous("x", self.width()), low.check_contiguous("cos", self.head()), high.check_contiguous("sin", self.head());
             if (low.count != rows.count || high.count != rows.count)
                 throw InputError("cos has " + std::to_string(low.count) + " rows and sin " + std::to_string(high.count) + "; x has " + std::to_string(rows.count));
-            const nb::gil_scoped_release released;
-            self.forward(step, {layer, low.data, high.data, scaling, window, chunk, threads}, rows.data, rows.count);
+            released([&] { self.forward(step, {layer, low.data, high.data, scaling, window, chunk, threads}, rows.data, rows.count); });
         }, "step"_a, "layer"_a, "x"_a, "cos"_a, "sin"_a, "scaling"_a, "window"_a = 0, "chunk"_a = 0, "threads"_a = 1,
            "Changes x [..., rows, width]; cos and sin are [..., rows, head]. All of bfloat16 or its bits as uint16, contiguous.");
 }
@@ -143,23 +136,17 @@ void bind_decoder_layer(nb::module_& m) {
 void bind_linear(nb::module_& m) {
     bind_class(m);
     bind_decoder_layer(m);
-    m.def("rms_norm", [](nb::handle x, nb::handle weight, float eps, nb::handle out, const std::string& level) {
-        const Kernels& kernels = level_of(level);
+    m.def("rms_norm", [](nb::handle x, nb::handle weight, float eps, nb::handle out, const Kernels& level) {
         const Borrowed given("x", x, false), weights("weight", weight, false), written("out", out, true);
         check_dtype("weight", weights);
         if (weights.dimensions != 1 || weights.shape[0] < 1 || (weights.shape[0] > 1 && weights.strides[0] != 1))
             throw InputError("weight has the shape " + shape_of(weights) + "; expected 1 dimension, contiguous");
         const auto width = static_cast<size_t>(weights.shape[0]);
         const Rows rows("x", given, width), results("out", written, width);
-        if (results.count != rows.count)
-            throw InputError("out has " + std::to_string(results.count) + " rows; x has " + std::to_string(rows.count));
-        if (results.count > 1 && results.step != static_cast<int64_t>(width)) throw InputError("out is not contiguous; expected a contiguous array");
-        if (rows.count && rows.first < results.end && results.first < rows.end)
-            throw InputError("out overlaps x; expected memory of its own");
+        check_out(rows, results, width);
         const auto* const scales = static_cast<const uint16_t*>(weights.data);
-        const nb::gil_scoped_release released;
-        rms_norm(kernels.layer, rows.data, rows.step, rows.count, width, scales, eps, results.data);
-    }, "x"_a, "weight"_a, "eps"_a, "out"_a, "level"_a = "", "x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/cpu/norm.hpp.");
+        released([&] { rms_norm(level.layer, rows.data, rows.step, rows.count, width, scales, eps, results.data); });
+    }, "x"_a, "weight"_a, "eps"_a, "out"_a, "level"_a = "", "x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/cpu/decoder_layer.hpp.");
 }
 
 }  // namespace foresay

@@ -6,8 +6,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -17,8 +15,8 @@
 
 #include "suffix/automaton.hpp"
 #include "bind/bind.hpp"
+#include "checks.hpp"
 #include "corpus/frozen_build.hpp"
-#include "cpu/levels.hpp"
 
 using namespace nanobind::literals;
 
@@ -68,14 +66,10 @@ public:
         sequences_.emplace_back() = automaton_.begin();
         return static_cast<uint32_t>(sequences_.size() - 1);
     }
-    void extend(uint32_t sequence, const Tokens& tokens) {
+    void extend(uint32_t sequence, Tokens tokens) {
         Automaton::Sequence& growing = at(sequence);
-        const std::vector<int32_t> values = copy(tokens);
-        for (const int32_t token : values)
-            if (token < 0 || token == INT32_MAX)
-                throw InputError("token " + std::to_string(token) + " is not a token id; expected 0 to 2147483646");
-        const nb::gil_scoped_release released;
-        for (const int32_t token : values) automaton_.extend(growing, token);
+        check_tokens(tokens);
+        for (const int32_t token : tokens) automaton_.extend(growing, token);
     }
     uint32_t match_length(uint32_t sequence) { return automaton().cursor(at(sequence)).length; }
     Automaton::Cursor cursor_after(std::span<const int32_t> tokens) const {
@@ -105,8 +99,8 @@ private:
 };
 
 /// What the automaton knows of the longest suffix of some tokens that occurs in it.
-Names found(const Sequences& s, const Tokens& tokens) {
-    const Automaton::Cursor cursor = s.cursor_after(view(tokens));
+Names found(const Sequences& s, Tokens tokens) {
+    const Automaton::Cursor cursor = s.cursor_after(tokens);
     Names out;
     out["length"] = cursor.length;
     if (cursor.length == 0) return out;
@@ -137,30 +131,30 @@ void bind_automaton(nb::module_& m) {
     nb::class_<Sequences>(m, "Automaton", "An online suffix automaton over many growing sequences. Not for several threads at a time.")
         .def(nb::init<bool>(), "occurrences"_a = false, "Counts every occurrence, or novelties only.")
         .def("begin", &Sequences::begin, "A new sequence's number.")
-        .def("extend", &Sequences::extend, "sequence"_a, "tokens"_a.noconvert())
+        .def("extend", &Sequences::extend, "sequence"_a, "tokens"_a, Released())
         .def("match_length", &Sequences::match_length, "sequence"_a, "Length of the sequence's longest suffix that occurs elsewhere too.")
-        .def("find", &found, "tokens"_a.noconvert(), "What is known of the longest suffix of the tokens that occurs.")
-        .def("advance_steps", [](const Sequences& s, const Tokens& tokens) {
+        .def("find", &found, "tokens"_a, "What is known of the longest suffix of the tokens that occurs.")
+        .def("advance_steps", [](const Sequences& s, Tokens tokens) {
             std::vector<uint32_t> steps;
             Automaton::Cursor cursor;
-            for (const Token token : view(tokens)) {
+            for (const Token token : tokens) {
                 steps.push_back(1);
                 while (!s.automaton().advance_once(cursor, token)) ++steps.back();
             }
             return steps;
-        }, "tokens"_a.noconvert(), "How many suffixes each token of a text tries.")
-        .def("contexts", [](const Sequences& s, const Tokens& tokens) {
+        }, "tokens"_a, "How many suffixes each token of a text tries.")
+        .def("contexts", [](const Sequences& s, Tokens tokens) {
             std::vector<Described> out;
             const auto add = [&](const Automaton::Context& context) {
                 auto& [length, total, latest, edges] = out.emplace_back();
                 length = context.length, total = context.total, latest = context.latest;
                 for (uint32_t e = 0; e < context.size; ++e) edges.emplace_back(context.tokens[e], context.counts[e]);
             };
-            Automaton::Walk walk = s.automaton().walk(s.cursor_after(view(tokens)));
+            Automaton::Walk walk = s.automaton().walk(s.cursor_after(tokens));
             for (Automaton::Context context; walk.next(context);) add(context);
             add(s.automaton().usual());
             return out;
-        }, "tokens"_a.noconvert(), "[(length, total, latest, [(token, count)])], longest first, the empty context last.")
+        }, "tokens"_a, "[(length, total, latest, [(token, count)])], longest first, the empty context last.")
         .def("inner_states", &inner_states, "[(length, shortest, length of the link, first, occurrences, {token: count})]")
         .def_prop_ro("size", [](const Sequences& s) { return s.automaton().size(); })
         .def_prop_ro("num_inner_states", [](const Sequences& s) { return s.automaton().inner_states(); })
@@ -168,21 +162,20 @@ void bind_automaton(nb::module_& m) {
         .def_prop_ro("bytes", [](const Sequences& s) { return s.automaton().bytes(); })
         .def("check_integrity", [](const Sequences& s) { s.automaton().check_integrity(); });
     m.attr("COUNTED") = Automaton::kCounted;
-    m.def("time_extends", [](const Tokens& tokens, bool occurrences) {
-        std::vector<float> microseconds;
-        microseconds.reserve(tokens.size());
-        {
-            const nb::gil_scoped_release released;
+    m.def("time_extends", [](Tokens tokens, bool occurrences) {
+        return own(released([&] {
+            std::vector<float> microseconds;
+            microseconds.reserve(tokens.size());
             Automaton automaton(occurrences ? Counting::occurrences : Counting::novelties);
             Automaton::Sequence sequence = automaton.begin();
-            for (const int32_t token : view(tokens)) {
+            for (const int32_t token : tokens) {
                 const auto begun = std::chrono::steady_clock::now();
                 automaton.extend(sequence, token);
                 microseconds.push_back(std::chrono::duration<float, std::micro>(std::chrono::steady_clock::now() - begun).count());
             }
-        }
-        return own(std::move(microseconds));
-    }, "tokens"_a.noconvert(), "occurrences"_a = false, "Microseconds of each single extend, for benchmarks.");
+            return microseconds;
+        }));
+    }, "tokens"_a, "occurrences"_a = false, "Microseconds of each single extend, for benchmarks.");
 }
 
 // ---- the frozen index ----------------------------------------------------------------------------------------------
@@ -201,6 +194,20 @@ FrozenIndex::Cursor cursor_after(const FrozenIndex& index, std::span<const int32
     FrozenIndex::Cursor cursor;
     for (const int32_t token : tokens) index.advance(cursor, token);
     return cursor;
+}
+
+/// A number for each token of a text, from the match that ends there.
+template <class Number>
+std::vector<int32_t> after_each(const FrozenIndex& index, Tokens tokens, Number&& number) {
+    return released([&] {
+        std::vector<int32_t> out;
+        FrozenIndex::Cursor cursor;
+        for (const int32_t token : tokens) {
+            index.advance(cursor, token);
+            out.push_back(number(cursor));
+        }
+        return out;
+    });
 }
 
 std::vector<DescribedFrozen> described(const FrozenIndex& index, const FrozenIndex::Cursor& cursor, uint32_t width) {
@@ -239,71 +246,48 @@ void bind_frozen_index(nb::module_& m) {
         .def_static("open", [](const std::string& path, const std::optional<nb::bytes>& tokenizer_hash) {
             std::optional<TokenizerHash> expected;
             if (tokenizer_hash) expected = hash_of(*tokenizer_hash);
-            const nb::gil_scoped_release released;
-            return FrozenIndex::open(path, expected);
+            return released([&] { return FrozenIndex::open(path, expected); });
         }, "path"_a, "tokenizer_hash"_a = nb::none())
         .def("summary", &summary_of)
-        .def("verify", &FrozenIndex::verify, nb::call_guard<nb::gil_scoped_release>())
-        .def("advance", [](const FrozenIndex& index, const Tokens& tokens) {
-            const nb::gil_scoped_release released;
-            const auto cursor = cursor_after(index, view(tokens));
+        .def("verify", &FrozenIndex::verify, Released())
+        .def("advance", [](const FrozenIndex& index, Tokens tokens) {
+            const auto cursor = cursor_after(index, tokens);
             return std::tuple(cursor.length, cursor.lo, cursor.hi);
-        }, "tokens"_a.noconvert(), "(length, lo, hi) of the longest suffix of the tokens that occurs.")
-        .def("advance_steps", [](const FrozenIndex& index, const Tokens& tokens) {
+        }, "tokens"_a, Released(), "(length, lo, hi) of the longest suffix of the tokens that occurs.")
+        .def("advance_steps", [](const FrozenIndex& index, Tokens tokens) {
             std::vector<uint32_t> steps;
             FrozenIndex::Cursor cursor;
-            for (const int32_t token : view(tokens)) steps.push_back(index.advance(cursor, token));
+            for (const int32_t token : tokens) steps.push_back(index.advance(cursor, token));
             return steps;
-        }, "tokens"_a.noconvert(), "How many entries of the file's tables each token of a text searches.")
-        .def("contexts", [](const FrozenIndex& index, const Tokens& tokens, uint32_t width) {
-            const nb::gil_scoped_release released;
-            return described(index, cursor_after(index, view(tokens)), width);
-        }, "tokens"_a.noconvert(), "width"_a = 8, "[(length, total, latest, first, [(token, count)])], longest first.")
-        .def("continuation", [](const FrozenIndex& index, const Tokens& tokens, uint32_t limit, bool latest) {
-            std::vector<int32_t> values;
-            {
-                const nb::gil_scoped_release released;
-                const auto cursor = cursor_after(index, view(tokens));
+        }, "tokens"_a, "How many entries of the file's tables each token of a text searches.")
+        .def("contexts", [](const FrozenIndex& index, Tokens tokens, uint32_t width) {
+            return described(index, cursor_after(index, tokens), width);
+        }, "tokens"_a, "width"_a = 8, Released(), "[(length, total, latest, first, [(token, count)])], longest first.")
+        .def("continuation", [](const FrozenIndex& index, Tokens tokens, uint32_t limit, bool latest) {
+            return own(released([&] {
+                const auto cursor = cursor_after(index, tokens);
                 const uint32_t position = latest ? index.latest(cursor) : index.first(cursor);
-                if (position != FrozenIndex::kNoPosition) {
-                    const auto text = index.following(position, limit);
-                    values.assign(text.begin(), text.end());
-                }
-            }
-            return own(std::move(values));
-        }, "tokens"_a.noconvert(), "limit"_a, "latest"_a = true,
+                if (position == FrozenIndex::kNoPosition) return std::vector<int32_t>();
+                const auto text = index.following(position, limit);
+                return std::vector<int32_t>(text.begin(), text.end());
+            }));
+        }, "tokens"_a, "limit"_a, "latest"_a = true,
            "What follows the last (or first) occurrence of the longest suffix, up to the end of its document.")
-        .def("contexts_shortened", [](const FrozenIndex& index, const Tokens& tokens, uint32_t length, uint32_t width) {
-            const nb::gil_scoped_release released;
-            auto cursor = cursor_after(index, view(tokens));
+        .def("contexts_shortened", [](const FrozenIndex& index, Tokens tokens, uint32_t length, uint32_t width) {
+            auto cursor = cursor_after(index, tokens);
             index.shorten(cursor, length);
             return described(index, cursor, width);
-        }, "tokens"_a.noconvert(), "length"_a, "width"_a = 8, "contexts() after the match was cut to `length` tokens.")
-        .def("match_lengths", [](const FrozenIndex& index, const Tokens& tokens) {
-            std::vector<int32_t> lengths;
-            {
-                const nb::gil_scoped_release released;
-                FrozenIndex::Cursor cursor;
-                for (const int32_t token : view(tokens)) {
-                    index.advance(cursor, token);
-                    lengths.push_back(static_cast<int32_t>(cursor.length));
-                }
-            }
-            return own(std::move(lengths));
-        }, "tokens"_a.noconvert(), "The length of the match after each token.")
-        .def("count_contexts", [](const FrozenIndex& index, const Tokens& tokens, uint32_t width) {
-            std::vector<int32_t> counts;
-            {
-                const nb::gil_scoped_release released;
-                FrozenIndex::Cursor cursor;
-                for (const int32_t token : view(tokens)) {
-                    index.advance(cursor, token);
-                    int32_t& count = counts.emplace_back();
-                    index.matches(cursor, width, [&](const FrozenIndex::Context&) { return ++count, true; });
-                }
-            }
-            return own(std::move(counts));
-        }, "tokens"_a.noconvert(), "width"_a = 8, "How many contexts a query after each token visits.");
+        }, "tokens"_a, "length"_a, "width"_a = 8, Released(), "contexts() after the match was cut to `length` tokens.")
+        .def("match_lengths", [](const FrozenIndex& index, Tokens tokens) {
+            return own(after_each(index, tokens, [](const FrozenIndex::Cursor& cursor) { return static_cast<int32_t>(cursor.length); }));
+        }, "tokens"_a, "The length of the match after each token.")
+        .def("count_contexts", [](const FrozenIndex& index, Tokens tokens, uint32_t width) {
+            return own(after_each(index, tokens, [&](const FrozenIndex::Cursor& cursor) {
+                int32_t count = 0;
+                index.matches(cursor, width, [&](const FrozenIndex::Context&) { return ++count, true; });
+                return count;
+            }));
+        }, "tokens"_a, "width"_a = 8, "How many contexts a query after each token visits.");
 }
 
 void bind_frozen_builder(nb::module_& m) {
@@ -314,19 +298,14 @@ void bind_frozen_builder(nb::module_& m) {
                                      {vocabulary, hash_of(tokenizer_hash), max_context, memory_bytes, threads});
         }, "path"_a, nb::kw_only(), "vocabulary"_a, "tokenizer_hash"_a, "max_context"_a = 32,
            "memory_bytes"_a = uint64_t{1} << 30, "threads"_a = 2)
-        .def("add_document", [](FrozenBuilder& builder, const Tokens& tokens) {
-            const std::vector<int32_t> values = copy(tokens);
-            const nb::gil_scoped_release released;
-            builder.add_document(values);
-        }, "tokens"_a.noconvert())
+        .def("add_document", &FrozenBuilder::add_document, "tokens"_a, Released())
         .def("finish", [](FrozenBuilder& builder, const std::optional<Reporter>& progress) {
             Progress report;
             if (progress) report = [&](const char* stage, double fraction) {
                 const nb::gil_scoped_acquire held;
                 (*progress)(stage, fraction);
             };
-            const nb::gil_scoped_release released;
-            builder.finish(report);
+            released([&] { builder.finish(report); });
         }, "progress"_a = nb::none())
         .def("abandon", [](FrozenBuilder& builder) {
             if (builder.finishing()) throw StateError("the builder is at work; wait until finish() returns");

@@ -31,7 +31,7 @@ std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edg
         for (size_t i = begin; i < static_cast<size_t>(drafts.offsets[b + 1]); ++i) {
             const bool below = drafts.parents[i] >= 0;
             const size_t parent = below ? begin + static_cast<size_t>(drafts.parents[i]) : 0;
-            // The classes are those that ScoreCalibration of src/foresay/budget/calibration.py learns.
+            // The classes are those that Calibration of src/foresay/budget/calibration.py learns.
             const double stated = drafts.scores[i] / std::max(below ? double{drafts.scores[parent]} : 1.0, 1e-9);
             const auto kind = static_cast<size_t>(std::lower_bound(edges.begin(), edges.end(), stated) - edges.begin()) + (below ? edges.size() + 1 : 0);
             // Bounded away from 1 by more than rounding, so that no child can overtake its parent.

@@ -12,15 +12,13 @@
 
 #include "corpus/checksum.hpp"
 #include "corpus/frozen_sort.hpp"
-#include "parallel.hpp"
+#include "threads.hpp"
 
 namespace foresay {
 
 using namespace frozen;
 
 namespace {
-
-constexpr size_t kBufferTokens = 1 << 18;
 
 [[noreturn]] void fail(int error, const std::string& what) {
     throw std::system_error(error, std::generic_category(), what);
@@ -47,16 +45,13 @@ FrozenBuilder::FrozenBuilder(std::string path, const BuildOptions& options)
     header_.num_sections = kSections;
     std::copy(options.tokenizer_hash.begin(), options.tokenizer_hash.end(), header_.tokenizer_hash);
     counts_.resize(options.vocabulary);
-    buffer_.reserve(kBufferTokens);
     temporary_ = path_ + ".XXXXXX.tmp";
     descriptor_ = mkostemps(temporary_.data(), 4, O_CLOEXEC);  // mode 0600: the file is the corpus itself
     if (descriptor_ < 0) fail(errno, "Cannot create '" + temporary_ + "'");
-    if (lseek(descriptor_, sizeof(Header), SEEK_SET) < 0) {
-        const int error = errno;
-        abandon();
-        fail(error, "Cannot write '" + temporary_ + "'");
-    }
-    buffer_.push_back(kBoundary);
+    stream_ = fdopen(descriptor_, "w");
+    if (!stream_ || fseek(stream_, sizeof(Header), SEEK_SET) != 0) give_up("Cannot write '" + temporary_ + "'");
+    setvbuf(stream_, nullptr, _IOFBF, size_t{1} << 20);
+    write(&kBoundary, 1);
 }
 
 FrozenBuilder::~FrozenBuilder() { abandon(); }
@@ -64,9 +59,21 @@ FrozenBuilder::~FrozenBuilder() { abandon(); }
 void FrozenBuilder::abandon() noexcept {
     file_ = MappedFile();
     if (descriptor_ < 0) return;
-    close(descriptor_);
     unlink(temporary_.c_str());
-    descriptor_ = -1;
+    close_file();
+}
+
+void FrozenBuilder::close_file() noexcept {
+    if (stream_) fclose(stream_);
+    else close(descriptor_);
+    stream_ = nullptr, descriptor_ = -1;
+}
+
+/// The text may have a hole now.
+void FrozenBuilder::give_up(const std::string& what) {
+    const int error = errno;
+    abandon();
+    fail(error, what);
 }
 
 void FrozenBuilder::require_open() const {
@@ -93,29 +100,7 @@ void FrozenBuilder::add_document(std::span<const int32_t> tokens) {
 }
 
 void FrozenBuilder::write(const int32_t* tokens, size_t count) {
-    while (count > 0) {
-        const size_t part = std::min(count, kBufferTokens - buffer_.size());
-        buffer_.insert(buffer_.end(), tokens, tokens + part);
-        tokens += part;
-        count -= part;
-        if (buffer_.size() == kBufferTokens) flush();
-    }
-}
-
-void FrozenBuilder::flush() {
-    const char* data = reinterpret_cast<const char*>(buffer_.data());
-    for (size_t left = buffer_.size() * sizeof(int32_t); left > 0;) {
-        const ssize_t written = ::write(descriptor_, data, left);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) {
-            const int error = errno;
-            abandon();  // the text has a hole now
-            fail(error, "Cannot write '" + temporary_ + "'");
-        }
-        data += written;
-        left -= static_cast<size_t>(written);
-    }
-    buffer_.clear();
+    if (fwrite(tokens, sizeof(int32_t), count, stream_) != count) give_up("Cannot write '" + temporary_ + "'");
 }
 
 /// Gives every section its place, and the file the room on disk: a full disk must be an error here, not a fault later.
@@ -139,7 +124,7 @@ void FrozenBuilder::finish(const Progress& progress) {
     try {
         if (header_.tokens == 0)
             throw InputError("The corpus for '" + path_ + "' is empty; expected at least one token.");
-        flush();
+        if (fflush(stream_) != 0) give_up("Cannot write '" + temporary_ + "'");
         reserve(0);
         sort_contexts();
         collect_origins();
@@ -259,8 +244,7 @@ void FrozenBuilder::seal() {
     report("write", 1);  // the last chance to stop
     if (rename(temporary_.c_str(), path_.c_str()) != 0)
         fail(errno, "Cannot rename '" + temporary_ + "' to '" + path_ + "'");
-    close(descriptor_);
-    descriptor_ = -1;
+    close_file();
     // The name itself must reach the disk too; where a directory cannot be synced there is nothing more to do.
     const size_t slash = path_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);

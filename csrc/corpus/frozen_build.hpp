@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <span>
 #include <string>
@@ -53,7 +54,8 @@ public:
 
 private:
     void write(const int32_t* tokens, size_t count);
-    void flush();
+    void close_file() noexcept;
+    [[noreturn]] void give_up(const std::string& what);
     void reserve(uint64_t num_nodes);
     void sort_contexts();
     void collect_origins();
@@ -70,8 +72,8 @@ private:
     std::string path_, temporary_;
     BuildOptions options_;
     int descriptor_ = -1;
+    std::FILE* stream_ = nullptr;       // over it
     frozen::Header header_{};
-    std::vector<int32_t> buffer_;
     std::vector<uint64_t> counts_;      // [vocabulary] occurrences of each token
     MappedFile file_;
     Progress progress_;

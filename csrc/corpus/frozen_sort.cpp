@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "corpus/frozen_format.hpp"
-#include "parallel.hpp"
+#include "threads.hpp"
 
 namespace foresay::frozen {
 

@@ -6,10 +6,11 @@
 #include <limits>
 #include <string>
 
-#include "errors.hpp"
+#include "checks.hpp"
+#include "drafts.hpp"
 #include "cpu/levels.hpp"
 #include "slab.hpp"
-#include "cpu/team.hpp"
+#include "threads.hpp"
 
 namespace foresay {
 namespace {
@@ -41,20 +42,13 @@ void check_array(const char* name, const Numbers& array, size_t heads, size_t ro
 // ---- the step ------------------------------------------------------------------------------------------------------
 
 AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents,
-                             std::string_view level, std::vector<uint32_t> kept)
-    : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kept_(std::move(kept)), kernel_(&level_of(level).attention) {
+                             const Kernels& level, std::vector<uint32_t> kept)
+    : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kept_(std::move(kept)), kernel_(&level.attention) {
     if (kvs_.empty()) throw InputError("there are 0 kvs; expected at least 1");
-    if (offsets_.size() != kvs_.size() + 1)
-        throw InputError("offsets has " + std::to_string(offsets_.size()) + " values; expected " + std::to_string(kvs_.size() + 1));
+    check_size("offsets", offsets_.size(), kvs_.size() + 1);
     if (parents.size() > kMaxRows)
         throw InputError("there are " + std::to_string(parents.size()) + " rows; expected at most " + std::to_string(kMaxRows));
-    if (offsets_.front() != 0 || static_cast<size_t>(offsets_.back()) != parents.size())
-        throw InputError("offsets are from " + std::to_string(offsets_.front()) + " to " + std::to_string(offsets_.back()) +
-                         "; expected 0 to " + std::to_string(parents.size()) + ", the number of rows");
-    for (size_t i = 0; i + 1 < offsets_.size(); ++i)
-        if (offsets_[i] > offsets_[i + 1])
-            throw InputError("offsets[" + std::to_string(i + 1) + "] is " + std::to_string(offsets_[i + 1]) + ", less than " +
-                             std::to_string(offsets_[i]) + " before it");
+    check_offsets(offsets_, parents.size());
     std::vector<const Kv*> known;
     for (const auto& kv : kvs_) {
         if (!kv) throw InputError("kvs[" + std::to_string(known.size()) + "] is None; expected a Kv");
@@ -127,8 +121,7 @@ void AttentionStep::check(const AttentionInput& input) const {
         throw InputError("softcap is " + std::to_string(input.softcap) + "; expected 0 (none) or more, and finite");
     if (input.sinks && input.sink_count != heads)
         throw InputError("sinks has " + std::to_string(input.sink_count) + " values; expected " + std::to_string(heads));
-    if (input.threads == 0 || input.threads > 256)
-        throw InputError("threads is " + std::to_string(input.threads) + "; expected 1 to 256");
+    check_threads(input.threads);
 }
 
 /// What each row sees, and who does what.

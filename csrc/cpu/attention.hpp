@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "cpu/attention_kernel.hpp"
 #include "cpu/kv.hpp"
+#include "cpu/levels.hpp"
 
 namespace foresay {
 
@@ -37,10 +37,10 @@ struct AttentionInput {
 class AttentionStep {
 public:
     /// Request i has the rows offsets[i] up to offsets[i + 1]; parents count within a request's rows, -1 is the text's last
-    /// token. `level` is the name of one of levels(), or empty: the one in use. `kept`: the pass skips all other layers, and
+    /// token. `kept`: the pass skips all other layers, and
     /// layer i of `attend` is kept[i] of the Kvs; what the others have of the new rows is not defined. Empty: it has all layers.
     /// Throws InputError, CapacityError, std::bad_alloc.
-    AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents, std::string_view level,
+    AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents, const Kernels& level,
                   std::vector<uint32_t> kept = {});
 
     Dtype dtype() const noexcept { return kvs_[0]->dtype(); }

@@ -1,4 +1,4 @@
-#include "cpu/block_file.hpp"
+#include "cpu/block_linear.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "errors.hpp"
-#include "parallel.hpp"
+#include "checks.hpp"
+#include "threads.hpp"
 
 namespace foresay {
 namespace {
@@ -76,7 +76,7 @@ void named(const StoredLinear& stored, const Work& work) {
 }  // namespace
 
 std::vector<std::shared_ptr<BlockLinear>> read_linears(const std::string& path, const std::vector<StoredLinear>& stored, uint32_t threads, const Kernels& level) {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
+    check_threads(threads);
     const File file(path);
     const uint64_t size = file.size();
     std::vector<std::shared_ptr<BlockLinear>> layers;

@@ -1,15 +1,14 @@
 #include "cpu/block_linear.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "cpu/bfloat.hpp"
-#include "cpu/team.hpp"
-#include "errors.hpp"
+#include "cpu/panels.hpp"
+#include "checks.hpp"
 
 namespace foresay {
 namespace {
@@ -17,7 +16,6 @@ namespace {
 using namespace blocks;
 
 constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
-constexpr size_t kMostProducts = 4;
 constexpr size_t kShares = 8;              // that a thread takes, if all are equally fast
 constexpr size_t kTeamWork = 48 << 10;     // products below which one thread is as fast
 
@@ -58,30 +56,10 @@ size_t outs_in(Format format, size_t bytes, size_t outs, size_t ins) {
     return outs;
 }
 
-struct Call {
-    struct Part {
-        void (*multiply)(const Job&, size_t, size_t) noexcept;
-        Job job;
-        size_t end;  // the panels of all parts stand in one row; the part's end is here
-    } parts[kMostProducts];
-    size_t count = 0, share = 0;
-    std::atomic<size_t> next = 0;
-
-    void run() noexcept {
-        const size_t panels = parts[count - 1].end;
-        for (size_t first; (first = next.fetch_add(share, std::memory_order_relaxed)) < panels;) {
-            const size_t end = std::min(panels, first + share);
-            for (size_t i = 0, begin = 0; i < count; begin = parts[i++].end)
-                if (const size_t low = std::max(first, begin), high = std::min(end, parts[i].end); low < high)
-                    parts[i].multiply(parts[i].job, low - begin, high - begin);
-        }
-    }
-};
-
 void check(std::span<const BlockProduct> products, uint32_t threads) {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
-    if (products.empty() || products.size() > kMostProducts)
-        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(kMostProducts));
+    check_threads(threads);
+    if (products.empty() || products.size() > PanelCall<Job>::kMostProducts)
+        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(PanelCall<Job>::kMostProducts));
     const BlockLinear& first = products[0].layer;
     for (const BlockProduct& p : products) {
         for (const BlockLinear* const other : {&p.layer, p.up})
@@ -226,16 +204,14 @@ void multiply(std::span<const BlockProduct> products, const float* x, size_t row
     Rows q{};
     if (std::any_of(products.begin(), products.end(), [](const BlockProduct& p) { return is_quantised(p.layer.format()); }))
         q = quantised(kernel, x, rows, ins, threads);
-    Call call;
-    size_t panels = 0, work = 0;
+    PanelCall<Job> call;
+    size_t work = 0;
     for (const BlockProduct& p : products) {
-        panels += (p.layer.outs_ + kernel.outs - 1) / kernel.outs, work += p.layer.outs_ * ins * rows * (p.up ? 2 : 1);
-        call.parts[call.count++] = {kernel.multiply[static_cast<size_t>(p.layer.format_)],
-                                    {p.layer.layer(), p.up ? p.up->layer() : Layer{}, p.activation, p.added, x, q, p.out, rows, ins, p.layer.outs_}, panels};
+        call.add(kernel.multiply[static_cast<size_t>(p.layer.format_)],
+                 {p.layer.layer(), p.up ? p.up->layer() : Layer{}, p.activation, p.added, x, q, p.out, rows, ins, p.layer.outs_}, p.layer.panels());
+        work += p.layer.outs_ * ins * rows * (p.up ? 2 : 1);
     }
-    if (work < kTeamWork) threads = 1;
-    call.share = threads == 1 ? panels : (panels + kShares * threads - 1) / (kShares * threads);
-    on_team(threads, [](void* data) { static_cast<Call*>(data)->run(); }, &call);
+    call.start(work < kTeamWork ? 1 : threads, kShares);
 }
 
 }  // namespace foresay

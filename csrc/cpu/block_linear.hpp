@@ -9,9 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
-#include "cpu/block_layout.hpp"
 #include "cpu/levels.hpp"
 #include "slab.hpp"
 
@@ -74,5 +75,22 @@ struct BlockProduct {
 /// x is [rows, ins]; all arrays are contiguous, all layers have the same inputs and level. Throws InputError for 0 or more than
 /// 256 threads and layers that do not fit, and std::bad_alloc; before that nothing is written.
 void multiply(std::span<const BlockProduct> products, const float* x, size_t rows, uint32_t threads);
+
+// ---- several at once from a GGUF file, on several threads (block_file.cpp). It is read and not mapped: all of it is needed once, in
+// another order, and a file that is cut meanwhile gives an error and not a signal.
+
+/// Where a file stores a layer, and what else BlockLinear is given.
+struct StoredLinear {
+    std::string name;  // for errors
+    blocks::Format format;
+    uint64_t start;    // in the file
+    size_t outs, ins;
+    std::vector<int32_t> order;
+    std::vector<float> bias;
+};
+
+/// The layers. Throws InputError naming the layer that does not fit, is damaged, or is not in the file as a whole, and for a file
+/// that cannot be read; std::bad_alloc.
+std::vector<std::shared_ptr<BlockLinear>> read_linears(const std::string& file, const std::vector<StoredLinear>& stored, uint32_t threads, const Kernels& level);
 
 }  // namespace foresay

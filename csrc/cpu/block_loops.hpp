@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cpu/block_kernel.hpp"
-#include "cpu/block_results.hpp"
 #include "cpu/block_sums.hpp"
 
 namespace foresay::blocks {
@@ -17,6 +16,29 @@ constexpr size_t kRows = kFours ? 5 : 2, kFloatRows = 2;  // the same loops; wit
 constexpr size_t kRows = kWidth == 8 ? 4 : 8, kFloatRows = 4;
 #endif
 constexpr size_t kKept = size_t{512} << 10;  // bytes of rows that stay in the second cache while panels pass
+
+// ---- what comes after the sums: the bias, an activation, a product, a sum, all of float32
+
+/// x * sigmoid(t): silu for t = x.
+FORESAY_INLINE Vec activated(Vec x, Activation kind) {
+    if (kind == Activation::silu) return gated(x, x);
+    return gated(x, all(1.5957691216f) * multiply_add(x * x * x, all(0.044715f), x));  // 2 sqrt(2 / pi): tanh as a sigmoid
+}
+
+/// A vector of columns of one row, of which those beyond the last output are not there.
+FORESAY_INLINE void write(const Job& job, size_t panel, size_t row, Vec sums, const Vec* ups) {
+    const size_t column = panel * kWidth, at = row * job.outs + column;
+    const size_t present = job.outs - column < kWidth ? job.outs - column : kWidth;
+    Vec result = sums + load<Vec>(job.layer.bias + column);
+    if (ups) result = activated(result, job.activation) * (*ups + load<Vec>(job.up.bias + column));
+    if (present == kWidth) {
+        if (job.added) result = load<Vec>(job.added + at) + result;
+        return store(job.out + at, result);
+    }
+    for (size_t i = 0; i < present; ++i) job.out[at + i] = job.added ? job.added[at + i] + result[i] : result[i];
+}
+
+// ---- the products
 
 /// Bytes of a panel.
 template <Format kFormat>

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <string>
 
-#include "cpu/team.hpp"
-#include "errors.hpp"
+#include "threads.hpp"
+#include "checks.hpp"
 #include "slab.hpp"
 
 namespace foresay {
 namespace {
 
-void check_size(const std::string& name, size_t given, size_t wanted) {
+void check_width(const std::string& name, size_t given, size_t wanted) {
     if (given != wanted) throw InputError(name + " has the width " + std::to_string(given) + "; expected " + std::to_string(wanted));
 }
 
@@ -37,7 +37,7 @@ Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weight
     for (const auto& list : settings_.frequencies)
         if (list.size() > wide / 2 || list.size() != settings_.frequencies[0].size())
             throw InputError("there are " + std::to_string(list.size()) + " frequencies; expected at most " + std::to_string(wide / 2) + ", and as many in every list");
-    check_size("the last norm", norm_.size(), width()), check_size("the head", head_->ins(), width());
+    check_width("the last norm", norm_.size(), width()), check_width("the head", head_->ins(), width());
     if (&head_->level() != &embedding_->level()) throw InputError("the head is of another level; all are of one");
     for (size_t i = 0; i < layers_.size(); ++i) {
         const Layer& l = layers_[i];
@@ -55,17 +55,17 @@ Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weight
         if (l.key->outs() == 0 || l.query->outs() % l.key->outs() != 0)
             throw InputError("the queries" + at + " have the width " + std::to_string(l.query->outs()) + "; expected a multiple of " + std::to_string(l.key->outs()) +
                              ", that of the keys");
-        check_size("the query" + at, l.query->ins(), width()), check_size("the key" + at, l.key->ins(), width());
-        check_size("the value" + at, l.value->ins(), width()), check_size("the value" + at, l.value->outs(), l.key->outs());
-        check_size("the out" + at, l.out->ins(), l.query->outs()), check_size("the out" + at, l.out->outs(), width());
-        check_size("the gate" + at, l.gate->ins(), width()), check_size("the up" + at, l.up->ins(), width());
-        check_size("the up" + at, l.up->outs(), l.gate->outs()), check_size("the down" + at, l.down->ins(), l.gate->outs());
-        check_size("the down" + at, l.down->outs(), width());
-        check_size("the norm before attention" + at, l.before_attention.size(), width()), check_size("the norm before the products" + at, l.before_mlp.size(), width());
+        check_width("the query" + at, l.query->ins(), width()), check_width("the key" + at, l.key->ins(), width());
+        check_width("the value" + at, l.value->ins(), width()), check_width("the value" + at, l.value->outs(), l.key->outs());
+        check_width("the out" + at, l.out->ins(), l.query->outs()), check_width("the out" + at, l.out->outs(), width());
+        check_width("the gate" + at, l.gate->ins(), width()), check_width("the up" + at, l.up->ins(), width());
+        check_width("the up" + at, l.up->outs(), l.gate->outs()), check_width("the down" + at, l.down->ins(), l.gate->outs());
+        check_width("the down" + at, l.down->outs(), width());
+        check_width("the norm before attention" + at, l.before_attention.size(), width()), check_width("the norm before the products" + at, l.before_mlp.size(), width());
         for (const Norm* of : {&l.of_queries, &l.of_keys})
-            if (!of->empty()) check_size("the norm of a head" + at, of->size(), wide);
+            if (!of->empty()) check_width("the norm of a head" + at, of->size(), wide);
         for (const Norm* after : {&l.after_attention, &l.after_mlp})
-            if (!after->empty()) check_size("the norm of a result" + at, after->size(), width());
+            if (!after->empty()) check_width("the norm of a result" + at, after->size(), width());
         if (l.rope >= settings_.frequencies.size()) throw InputError("the frequencies" + at + " are those of list " + std::to_string(l.rope) + ", which is not there");
     }
 }
@@ -84,13 +84,28 @@ std::vector<KvLayer> Decoder::shapes() const {
     return found;
 }
 
+void Decoder::norm_rows(const Norm& norm, const Pass& p) const {
+    by_rows(p.threads, p.rows, [&](size_t first, size_t end) {
+        for (size_t row = first; row < end; ++row) p.kernel.norm(p.x + row * width(), width(), norm.data(), settings_.eps, p.normed + row * width());
+    });
+}
+
+/// Adds what a linear layer makes of rows, or the norm of that.
+void Decoder::add_result(const BlockLinear& linear, const Norm& after, const float* rows, const Pass& p) const {
+    const BlockProduct product = after.empty() ? BlockProduct{linear, p.x, nullptr, {}, p.x} : BlockProduct{linear, p.normed};
+    multiply({&product, 1}, rows, p.rows, p.threads);
+    for (size_t row = 0; !after.empty() && row < p.rows; ++row) {
+        float *const result = p.normed + row * width(), *const x = p.x + row * width();
+        p.kernel.norm(result, width(), after.data(), settings_.eps, result);
+        for (size_t i = 0; i < width(); ++i) x[i] += result[i];
+    }
+}
+
 void Decoder::attend(const Layer& l, uint32_t index, const Pass& p) const {
     const size_t wide = settings_.head, queries = l.query->outs(), keys = l.key->outs(), heads = queries / wide, key_heads = keys / wide;
     const size_t half = settings_.frequencies[0].size();
     float *const q = p.between, *const k = q + p.rows * queries, *const v = k + p.rows * keys;
-    by_rows(p.threads, p.rows, [&](size_t first, size_t end) {
-        for (size_t row = first; row < end; ++row) p.kernel.norm(p.x + row * width(), width(), l.before_attention.data(), settings_.eps, p.normed + row * width());
-    });
+    norm_rows(l.before_attention, p);
     const BlockProduct projected[] = {{*l.query, q}, {*l.key, k}, {*l.value, v}};
     multiply(projected, p.normed, p.rows, p.threads);
     by_rows(p.threads, p.rows, [&](size_t first, size_t end) {
@@ -114,42 +129,20 @@ void Decoder::attend(const Layer& l, uint32_t index, const Pass& p) const {
     p.step.attend({index, by_heads(p.narrow_query, heads), by_heads(p.narrow_key, key_heads), by_heads(p.narrow_value, key_heads), outs, settings_.scaling, l.window, 0,
                    settings_.score_cap, nullptr, 0, p.threads});
     p.kernel.widen(p.seen, p.rows * queries, q);
-    if (l.after_attention.empty()) {
-        const BlockProduct returned{*l.out, p.x, nullptr, {}, p.x};
-        return multiply({&returned, 1}, q, p.rows, p.threads);
-    }
-    const BlockProduct returned{*l.out, p.normed};
-    multiply({&returned, 1}, q, p.rows, p.threads);
-    for (size_t row = 0; row < p.rows; ++row) {
-        float *const result = p.normed + row * width(), *const x = p.x + row * width();
-        p.kernel.norm(result, width(), l.after_attention.data(), settings_.eps, result);
-        for (size_t i = 0; i < width(); ++i) x[i] += result[i];
-    }
+    add_result(*l.out, l.after_attention, q, p);
 }
 
 void Decoder::transform(const Layer& l, const Pass& p) const {
-    by_rows(p.threads, p.rows, [&](size_t first, size_t end) {
-        for (size_t row = first; row < end; ++row) p.kernel.norm(p.x + row * width(), width(), l.before_mlp.data(), settings_.eps, p.normed + row * width());
-    });
+    norm_rows(l.before_mlp, p);
     const BlockProduct gated{*l.gate, p.between, l.up.get(), settings_.activation};
     multiply({&gated, 1}, p.normed, p.rows, p.threads);
-    if (l.after_mlp.empty()) {
-        const BlockProduct added{*l.down, p.x, nullptr, {}, p.x};
-        return multiply({&added, 1}, p.between, p.rows, p.threads);
-    }
-    const BlockProduct result{*l.down, p.normed};
-    multiply({&result, 1}, p.between, p.rows, p.threads);
-    for (size_t row = 0; row < p.rows; ++row) {
-        float *const found = p.normed + row * width(), *const x = p.x + row * width();
-        p.kernel.norm(found, width(), l.after_mlp.data(), settings_.eps, found);
-        for (size_t i = 0; i < width(); ++i) x[i] += found[i];
-    }
+    add_result(*l.down, l.after_mlp, p.between, p);
 }
 
 void Decoder::forward(AttentionStep& step, std::span<const int32_t> tokens, std::span<const int64_t> needed, float* logits, float* hidden, uint32_t threads) const {
     const std::span<const int64_t> positions = step.positions();
     const size_t rows = tokens.size(), half = settings_.frequencies[0].size();
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
+    check_threads(threads);
     if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; expected bfloat16");
     if (positions.size() != rows) throw InputError("there are " + std::to_string(rows) + " tokens; the step has " + std::to_string(positions.size()) + " rows");
     for (const int32_t token : tokens)

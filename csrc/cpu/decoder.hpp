@@ -56,6 +56,8 @@ public:
 
 private:
     struct Pass;
+    void norm_rows(const Norm& norm, const Pass& pass) const;
+    void add_result(const BlockLinear& linear, const Norm& after, const float* rows, const Pass& pass) const;
     void attend(const Layer& layer, uint32_t index, const Pass& pass) const;
     void transform(const Layer& layer, const Pass& pass) const;
 

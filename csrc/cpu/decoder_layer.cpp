@@ -4,18 +4,22 @@
 #include <string>
 
 #include "errors.hpp"
-#include "cpu/norm.hpp"
 #include "slab.hpp"
-#include "cpu/team.hpp"
+#include "threads.hpp"
 
 namespace foresay {
 namespace {
 
-void check_size(const char* name, size_t given, size_t wanted) {
+void check_width(const char* name, size_t given, size_t wanted) {
     if (given != wanted) throw InputError(std::string(name) + " has the width " + std::to_string(given) + "; expected " + std::to_string(wanted));
 }
 
 }  // namespace
+
+void rms_norm(const layer::Kernel& kernel, const uint16_t* x, int64_t step, size_t rows, size_t width, const uint16_t* weight, float eps,
+              uint16_t* out) noexcept {
+    for (size_t row = 0; row < rows; ++row) kernel.norm(x + static_cast<int64_t>(row) * step, width, weight, eps, out + row * width);
+}
 
 DecoderLayer::DecoderLayer(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
     const Parts& p = parts_;
@@ -24,15 +28,15 @@ DecoderLayer::DecoderLayer(Parts parts, size_t head) : parts_(std::move(parts)),
     if (head == 0 || head % 2 != 0 || p.query->outs() % head != 0 || p.key->outs() % head != 0)
         throw InputError("a head has the width " + std::to_string(head) + "; expected an even divisor of " + std::to_string(p.query->outs()) + " queries and " +
                          std::to_string(p.key->outs()) + " keys");
-    check_size("key", p.key->ins(), width()), check_size("value", p.value->ins(), width());
-    check_size("value", p.value->outs(), p.key->outs());
-    check_size("out", p.out->ins(), p.query->outs()), check_size("out", p.out->outs(), width());
-    check_size("gate", p.gate->ins(), width()), check_size("up", p.up->ins(), width()), check_size("up", p.up->outs(), p.gate->outs());
-    check_size("down", p.down->ins(), p.gate->outs()), check_size("down", p.down->outs(), width());
-    check_size("the norm before attention", p.before_attention.weight.size(), width());
-    check_size("the norm before the products", p.before_mlp.weight.size(), width());
+    check_width("key", p.key->ins(), width()), check_width("value", p.value->ins(), width());
+    check_width("value", p.value->outs(), p.key->outs());
+    check_width("out", p.out->ins(), p.query->outs()), check_width("out", p.out->outs(), width());
+    check_width("gate", p.gate->ins(), width()), check_width("up", p.up->ins(), width()), check_width("up", p.up->outs(), p.gate->outs());
+    check_width("down", p.down->ins(), p.gate->outs()), check_width("down", p.down->outs(), width());
+    check_width("the norm before attention", p.before_attention.weight.size(), width());
+    check_width("the norm before the products", p.before_mlp.weight.size(), width());
     for (const Norm* norm : {&p.of_queries, &p.of_keys})
-        if (!norm->weight.empty()) check_size("the norm of a head", norm->weight.size(), head);
+        if (!norm->weight.empty()) check_width("the norm of a head", norm->weight.size(), head);
 }
 
 void DecoderLayer::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t rows) const {

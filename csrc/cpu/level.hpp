@@ -13,7 +13,6 @@
 
 #include "cpu/attention_loops.hpp"
 #include "cpu/block_loops.hpp"
-#include "cpu/layer_loops.hpp"
 #if FORESAY_TILES
 #include "cpu/linear_tiles.hpp"
 #else

@@ -1,12 +1,11 @@
 #include "cpu/linear.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <string>
 
-#include "errors.hpp"
-#include "cpu/team.hpp"
+#include "checks.hpp"
+#include "cpu/panels.hpp"
 
 namespace foresay {
 namespace {
@@ -14,34 +13,15 @@ namespace {
 using linear::Job, linear::Stored, linear::kDepth, linear::kPanel, linear::kTile;
 
 constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
-constexpr size_t kMostProducts = 4;
 constexpr size_t kShares = 4;              // that a thread takes, if all are equally fast
 constexpr size_t kTeamWork = 64 << 10;     // numbers of weights, as often as read, below which one thread is as fast
-
-struct Call {
-    const linear::Kernel& kernel;
-    Job jobs[kMostProducts];
-    size_t ends[kMostProducts];  // the panels of all jobs stand in one row; a job's end is here
-    size_t count, share;
-    std::atomic<size_t> next = 0;
-
-    void run() noexcept {
-        const size_t panels = ends[count - 1];
-        for (size_t first; (first = next.fetch_add(share)) < panels;) {
-            const size_t end = std::min(panels, first + share);
-            for (size_t job = 0, begin = 0; job < count; begin = ends[job++])
-                if (const size_t low = std::max(first, begin), high = std::min(end, ends[job]); low < high)
-                    kernel.multiply(jobs[job], low - begin, high - begin);
-        }
-    }
-};
 
 std::string shape_of(const Linear& layer) { return "[" + std::to_string(layer.outs()) + ", " + std::to_string(layer.ins()) + "]"; }
 
 void check(std::span<const Product> products, uint32_t threads) {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
-    if (products.empty() || products.size() > kMostProducts)
-        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(kMostProducts));
+    check_threads(threads);
+    if (products.empty() || products.size() > PanelCall<Job>::kMostProducts)
+        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(PanelCall<Job>::kMostProducts));
     const Linear& first = products[0].layer;
     for (const auto& [layer, out, up, added] : products) {
         for (const Linear* const other : {&layer, up})
@@ -97,18 +77,15 @@ void multiply(std::span<const Product> products, const uint16_t* x, int64_t step
         }
         x = filled, step = static_cast<int64_t>(whole);
     }
-    Call call{kernel, {}, {}, 0, 0};
-    size_t panels = 0, read = 0;
+    PanelCall<Job> call;
+    size_t read = 0;
     const auto stored = [](const Linear* layer) { return layer ? Stored{layer->weight_.get(), layer->bias_.get()} : Stored{}; };
     for (const Product& p : products) {
-        call.jobs[call.count] = {stored(&p.layer), stored(p.up), p.added, x, packed, p.out, step, rows, depth, p.layer.outs_};
-        panels += p.layer.panels_, read += p.layer.panels_ * (p.up ? 2 : 1);
-        call.ends[call.count++] = panels;
+        call.add(kernel.multiply, {stored(&p.layer), stored(p.up), p.added, x, packed, p.out, step, rows, depth, p.layer.outs_}, p.layer.panels_);
+        read += p.layer.panels_ * (p.up ? 2 : 1);
     }
     const size_t work = read * depth * 2 * kTile * ((rows + kernel.rows - 1) / kernel.rows);
-    if (work < kTeamWork) threads = 1;
-    call.share = threads == 1 ? panels : (panels + kShares * threads - 1) / (kShares * threads);
-    on_team(threads, [](void* data) { static_cast<Call*>(data)->run(); }, &call);
+    call.start(work < kTeamWork ? 1 : threads, kShares);
 }
 
 }  // namespace foresay

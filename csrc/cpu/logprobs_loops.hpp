@@ -3,7 +3,7 @@
 
 #include "cpu/bfloat.hpp"
 #include "cpu/doubles.hpp"
-#include "cpu/logprobs_kernel.hpp"
+#include "cpu/kernels.hpp"
 
 namespace foresay::logprobs {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/doubles.hpp"
-#include "cpu/residual_kernel.hpp"
+#include "cpu/kernels.hpp"
 
 namespace foresay::residual {
 namespace {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "errors.hpp"
+#include "checks.hpp"
+#include "idle.hpp"
 #include "sampling/noise.hpp"
 
 namespace foresay {
@@ -19,19 +20,6 @@ constexpr float kLeastScore = 1e-4f;
 constexpr std::array<float, 8> kByRank{0.45f, 0.17f, 0.1f, 0.07f, 0.05f, 0.04f, 0.03f, 0.02f};  // of a tree of one shape
 
 std::string key_of(const std::optional<std::string>& tenant) { return tenant ? "." + *tenant : ""; }
-
-void check_sizes(size_t requests, std::span<const int32_t> offsets, size_t values, const char* what) {
-    bool rises = offsets.size() == requests + 1 && offsets[0] == 0 && static_cast<size_t>(offsets.back()) == values;
-    for (size_t i = 0; rises && i < requests; ++i) rises = offsets[i] <= offsets[i + 1];
-    if (!rises)
-        throw InputError(std::string("offsets of ") + what + " do not rise from 0 to " + std::to_string(values) + " in " +
-                         std::to_string(requests) + " parts");
-}
-
-void check_ids(std::span<const Token> tokens, Token least, const char* expected) {
-    for (const Token token : tokens)
-        if (token < least || token == INT32_MAX) throw InputError("token " + std::to_string(token) + " is no token id; expected " + expected);
-}
 
 }  // namespace
 
@@ -60,7 +48,7 @@ RecycleRequest::~RecycleRequest() {
 }
 
 RecycleDrafter::RecycleDrafter(const RecycleOptions& options) : options_(options) {
-    LawTable(options.k, options.orders, 0);  // refuses what no table can be made of
+    TopKTable(options.k, options.orders, 0);  // refuses what no table can be made of
     if (options.max_tenants == 0) throw InputError("max_tenants is 0; expected at least 1");
 }
 
@@ -74,9 +62,7 @@ std::shared_ptr<RecycleTenant> RecycleDrafter::tenant_of(const std::optional<std
     const std::shared_ptr<RecycleTenant> held = found->second;
     held->used = ++clock_;
     while (tenants_.size() > options_.max_tenants) {
-        auto oldest = tenants_.end();
-        for (auto it = tenants_.begin(); it != tenants_.end(); ++it)
-            if (it->second.use_count() == 1 && (oldest == tenants_.end() || it->second->used < oldest->second->used)) oldest = it;
+        const auto oldest = oldest_idle(tenants_);
         if (oldest == tenants_.end()) break;
         tenants_.erase(oldest);
     }
@@ -86,7 +72,7 @@ std::shared_ptr<RecycleTenant> RecycleDrafter::tenant_of(const std::optional<std
 std::unique_ptr<RecycleRequest> RecycleDrafter::begin(std::span<const Token> prompt, const std::optional<std::string>& tenant,
                                                       const Noise& noise) {
     if (prompt.empty()) throw InputError("the prompt is empty; expected at least one token");
-    check_ids(prompt, 0, "0 to 2147483646");
+    check_tokens(prompt);
     if (!(noise.temperature >= 0) || !std::isfinite(noise.temperature) || (noise.temperature > 0 && !std::isfinite(1 / noise.temperature)))
         throw InputError("the temperature is " + std::to_string(noise.temperature) + "; expected a number from 0 whose inverse is finite");
     // Made before the lock, so that it is destroyed behind it: its destructor locks too.
@@ -119,17 +105,17 @@ size_t RecycleDrafter::guesses(const RecycleRequest& request, std::span<const To
     std::array<Entry, kMostOrders * kMostLikely> all;
     size_t count = 0;
     const RecycleTenant& tenant = *request.tenant_;
-    Law law;
+    TopK known;
     float weights = 0, weight = 1;
     uint32_t highest = 0;
     for (uint32_t order = 1; order <= options_.orders; ++order, weight *= kLonger) {
-        if (!tenant.laws.find(context, order, law)) continue;
+        if (!tenant.table.find(context, order, known)) continue;
         highest = order, weights += weight;
-        for (uint32_t i = 0; i < law.size; ++i) {
+        for (uint32_t i = 0; i < known.size; ++i) {
             size_t at = 0;
-            while (at < count && all[at].token != law.tokens[i]) ++at;
-            if (at == count) all[count++] = {law.tokens[i], 0};
-            all[at].chance += weight * law.chances[i];
+            while (at < count && all[at].token != known.tokens[i]) ++at;
+            if (at == count) all[count++] = {known.tokens[i], 0};
+            all[at].chance += weight * known.chances[i];
         }
     }
     if (count == 0) return 0;
@@ -163,20 +149,23 @@ size_t RecycleDrafter::guesses(const RecycleRequest& request, std::span<const To
     return kept;
 }
 
-void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least, RecycledTrees& out) {
+/// The last tokens up to a node, or of the text (-1): as many as the longest context has.
+std::span<const Token> RecycleDrafter::context_of(const RecycleRequest& request, std::span<const RecycleRequest::Node> tree, int32_t node) {
+    path_.clear();
+    for (; node >= 0 && path_.size() < options_.orders; node = tree[static_cast<size_t>(node)].parent) path_.push_back(tree[static_cast<size_t>(node)].token);
+    for (size_t back = 1; path_.size() < options_.orders && back <= request.text_.size(); ++back) path_.push_back(request.text_[request.text_.size() - back]);
+    std::reverse(path_.begin(), path_.end());
+    return path_;
+}
+
+void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least, DraftTrees& out) {
     request.drafted_.clear(), request.grown_.clear(), request.considered_.clear();
     heap_.clear(), scores_.clear(), depths_.clear();
     const auto later = [](const Waiting& a, const Waiting& b) { return a.score < b.score || (a.score == b.score && a.order > b.order); };
     uint32_t arrived = 0;
     std::array<Guess, kWidth> found;
     const auto expand = [&](int32_t node, float score, uint32_t depth) {
-        path_.clear();
-        for (int32_t at = node; at >= 0 && path_.size() < options_.orders; at = request.grown_[static_cast<size_t>(at)].parent)
-            path_.push_back(request.grown_[static_cast<size_t>(at)].token);
-        for (size_t back = 1; path_.size() < options_.orders && back <= request.text_.size(); ++back)
-            path_.push_back(request.text_[request.text_.size() - back]);
-        std::reverse(path_.begin(), path_.end());
-        const size_t count = guesses(request, path_, static_cast<uint32_t>(request.text_.size() + depth), found);
+        const size_t count = guesses(request, context_of(request, request.grown_, node), static_cast<uint32_t>(request.text_.size() + depth), found);
         for (size_t i = 0; i < count; ++i) {
             request.considered_.push_back({found[i].token, node, found[i].kind, found[i].bucket});
             const float next = score * found[i].chance;
@@ -204,10 +193,10 @@ void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least,
         out.parents.push_back(node.parent);
     }
     out.scores.insert(out.scores.end(), scores_.begin(), scores_.end());
-    out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
+    out.end_tree();
 }
 
-void RecycleDrafter::propose(std::span<RecycleRequest* const> requests, std::span<const int32_t> budgets, float least, RecycledTrees& out) {
+DraftTrees RecycleDrafter::propose(std::span<RecycleRequest* const> requests, std::span<const int32_t> budgets, float least) {
     if (requests.size() != budgets.size())
         throw InputError("there are " + std::to_string(requests.size()) + " states and " + std::to_string(budgets.size()) + " budgets");
     for (const int32_t budget : budgets)
@@ -215,20 +204,15 @@ void RecycleDrafter::propose(std::span<RecycleRequest* const> requests, std::spa
     if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; expected a chance from 0 to 1");
     const std::lock_guard lock(mutex_);
     check(requests);
+    DraftTrees out;
     for (size_t i = 0; i < requests.size(); ++i) grow(*requests[i], static_cast<uint32_t>(budgets[i]), least, out);
+    return out;
 }
 
 void RecycleDrafter::adopt(std::span<RecycleRequest* const> requests, std::span<const Token> tokens, std::span<const int32_t> parents,
                            std::span<const int32_t> offsets) {
-    check_sizes(requests.size(), offsets, tokens.size(), "drafts");
-    if (parents.size() != tokens.size())
-        throw InputError("there are " + std::to_string(tokens.size()) + " tokens and " + std::to_string(parents.size()) + " parents");
-    check_ids(tokens, 0, "0 to 2147483646");
-    for (size_t i = 0; i < requests.size(); ++i)
-        for (int32_t node = offsets[i]; node < offsets[i + 1]; ++node)
-            if (parents[static_cast<size_t>(node)] < -1 || parents[static_cast<size_t>(node)] >= node - offsets[i])
-                throw InputError("the parent of node " + std::to_string(node - offsets[i]) + " is " +
-                                 std::to_string(parents[static_cast<size_t>(node)]) + "; expected an earlier node, or -1");
+    check_drafts({tokens, parents, offsets, nullptr});
+    check_parts("drafts", offsets, requests.size(), tokens.size());
     const std::lock_guard lock(mutex_);
     check(requests);
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -239,17 +223,11 @@ void RecycleDrafter::adopt(std::span<RecycleRequest* const> requests, std::span<
 }
 
 /// Of the last committed token and of each node of the draft that was verified.
-void RecycleDrafter::learn_laws(RecycleRequest& request, std::span<const Token> likeliest, std::span<const float> logprobs) {
+void RecycleDrafter::learn_table(RecycleRequest& request, std::span<const Token> likeliest, std::span<const float> logprobs) {
     const size_t k = options_.k, rows = likeliest.size() / k;
     for (size_t row = 0; row < rows; ++row) {
         if (likeliest[row * k] < 0) continue;  // not verified
-        path_.clear();
-        for (auto at = static_cast<int32_t>(row) - 1; at >= 0 && path_.size() < options_.orders; at = request.drafted_[static_cast<size_t>(at)].parent)
-            path_.push_back(request.drafted_[static_cast<size_t>(at)].token);
-        for (size_t back = 1; path_.size() < options_.orders && back <= request.text_.size(); ++back)
-            path_.push_back(request.text_[request.text_.size() - back]);
-        std::reverse(path_.begin(), path_.end());
-        request.tenant_->laws.learn(path_, &likeliest[row * k], &logprobs[row * k]);
+        request.tenant_->table.learn(context_of(request, request.drafted_, static_cast<int32_t>(row) - 1), &likeliest[row * k], &logprobs[row * k]);
     }
 }
 
@@ -271,19 +249,19 @@ void RecycleDrafter::learn_chances(RecycleRequest& request, std::span<const Toke
 }
 
 void RecycleDrafter::observe(std::span<RecycleRequest* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
-                             std::span<const Token> likeliest, std::span<const float> logprobs, std::span<const int32_t> law_offsets) {
+                             std::span<const Token> likeliest, std::span<const float> logprobs, std::span<const int32_t> row_offsets) {
     const size_t k = options_.k;
-    check_sizes(requests.size(), offsets, tokens.size(), "committed tokens");
-    check_ids(tokens, 0, "0 to 2147483646");
+    check_parts("committed tokens", offsets, requests.size(), tokens.size());
+    check_tokens(tokens);
     if (likeliest.size() != logprobs.size() || likeliest.size() % k)
         throw InputError("there are " + std::to_string(likeliest.size()) + " likeliest tokens and " + std::to_string(logprobs.size()) +
                          " log probabilities; expected rows of " + std::to_string(k) + " of each");
-    check_ids(likeliest, -1, "0 to 2147483646, or -1 for none");
-    if (!law_offsets.empty()) check_sizes(requests.size(), law_offsets, likeliest.size() / k, "likeliest tokens");
+    check_tokens(likeliest, -1);
+    if (!row_offsets.empty()) check_parts("likeliest tokens", row_offsets, requests.size(), likeliest.size() / k);
     const std::lock_guard lock(mutex_);
     check(requests);
-    for (size_t i = 0; i < requests.size() && !law_offsets.empty(); ++i) {
-        const int32_t rows = law_offsets[i + 1] - law_offsets[i];
+    for (size_t i = 0; i < requests.size() && !row_offsets.empty(); ++i) {
+        const int32_t rows = row_offsets[i + 1] - row_offsets[i];
         if (rows && static_cast<size_t>(rows) != requests[i]->drafted_.size() + 1)
             throw InputError("state " + std::to_string(i) + " has likeliest tokens in " + std::to_string(rows) + " rows; its draft has " +
                              std::to_string(requests[i]->drafted_.size()) + " nodes and needs one row more");
@@ -291,9 +269,9 @@ void RecycleDrafter::observe(std::span<RecycleRequest* const> requests, std::spa
     for (size_t i = 0; i < requests.size(); ++i) {
         RecycleRequest& request = *requests[i];
         const auto committed = tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
-        if (!law_offsets.empty()) {
-            const size_t first = static_cast<size_t>(law_offsets[i]) * k, count = static_cast<size_t>(law_offsets[i + 1]) * k - first;
-            learn_laws(request, likeliest.subspan(first, count), logprobs.subspan(first, count));
+        if (!row_offsets.empty()) {
+            const size_t first = static_cast<size_t>(row_offsets[i]) * k, count = static_cast<size_t>(row_offsets[i + 1]) * k - first;
+            learn_table(request, likeliest.subspan(first, count), logprobs.subspan(first, count));
         }
         learn_chances(request, committed);
         request.text_.insert(request.text_.end(), committed.begin(), committed.end());
@@ -322,29 +300,29 @@ size_t RecycleDrafter::drafted(const RecycleRequest& request) const {
     return request.grown_.size();
 }
 
-LawArrays RecycleDrafter::laws(const std::optional<std::string>& tenant) const {
+TopKArrays RecycleDrafter::table(const std::optional<std::string>& tenant) const {
     const std::lock_guard lock(mutex_);
     const auto found = tenants_.find(key_of(tenant));
-    return found == tenants_.end() ? LawArrays{} : found->second->laws.arrays();
+    return found == tenants_.end() ? TopKArrays{} : found->second->table.arrays();
 }
 
-void RecycleDrafter::add_laws(const std::optional<std::string>& tenant, const LawArrays& arrays) {
+void RecycleDrafter::add_table(const std::optional<std::string>& tenant, const TopKArrays& arrays) {
     const std::lock_guard lock(mutex_);
-    tenant_of(tenant)->laws.add(arrays);
+    tenant_of(tenant)->table.add(arrays);
 }
 
 void RecycleDrafter::forget(const std::optional<std::string>& tenant) {
     const std::lock_guard lock(mutex_);
     const auto found = tenants_.find(key_of(tenant));
     if (found == tenants_.end()) return;
-    found->second->laws.clear();
+    found->second->table.clear();
     found->second->calibration = RankCalibration();
 }
 
 size_t RecycleDrafter::bytes() const {
     const std::lock_guard lock(mutex_);
     size_t sum = 0;
-    for (const auto& [name, tenant] : tenants_) sum += sizeof(RecycleTenant) + tenant->laws.bytes();
+    for (const auto& [name, tenant] : tenants_) sum += sizeof(RecycleTenant) + tenant->table.bytes();
     for (const RecycleRequest* request : requests_) sum += sizeof(RecycleRequest) + request->text_.capacity() * sizeof(Token);
     return sum;
 }
@@ -353,7 +331,7 @@ size_t RecycleDrafter::bytes_of(const std::optional<std::string>& name) const {
     const std::lock_guard lock(mutex_);
     const auto found = tenants_.find(key_of(name));
     if (found == tenants_.end()) return 0;
-    size_t sum = sizeof(RecycleTenant) + found->second->laws.bytes();
+    size_t sum = sizeof(RecycleTenant) + found->second->table.bytes();
     for (const RecycleRequest* request : requests_)
         if (request->tenant_ == found->second) sum += sizeof(RecycleRequest) + request->text_.capacity() * sizeof(Token);
     return sum;

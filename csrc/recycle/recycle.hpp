@@ -1,7 +1,7 @@
 // Drafting from what the target found likely before: Token Recycling, with longer contexts, probabilities, and the noise of
 // requests that sample.
 //
-// After each context the likeliest next tokens are known from the last time that the target stood there (laws.hpp). A request
+// After each context the likeliest next tokens are known from the last time that the target stood there (top_k.hpp). A request
 // that samples takes the token with the largest log probability / temperature + noise, and its noise is known in advance: so
 // candidates are ranked with it. How often such a rank was right is learned by tenant, so scores are chances.
 // This file knows nothing of Python. Each call locks the drafter.
@@ -17,7 +17,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "recycle/laws.hpp"
+#include "drafts.hpp"
+#include "recycle/top_k.hpp"
 
 namespace foresay {
 
@@ -86,18 +87,10 @@ private:
 };
 
 struct RecycleTenant {
-    RecycleTenant(uint32_t k, uint32_t orders, size_t bytes) : laws(k, orders, bytes) {}
-    LawTable laws;
+    RecycleTenant(uint32_t k, uint32_t orders, size_t bytes) : table(k, orders, bytes) {}
+    TopKTable table;
     RankCalibration calibration;
     uint64_t used = 0;
-};
-
-/// Trees of many requests, one after the other, as DraftBatch has them.
-struct RecycledTrees {
-    std::vector<Token> tokens;
-    std::vector<int32_t> parents;
-    std::vector<float> scores;
-    std::vector<int32_t> offsets{0};
 };
 
 class RecycleDrafter {
@@ -106,21 +99,21 @@ public:
     ~RecycleDrafter();
 
     std::unique_ptr<RecycleRequest> begin(std::span<const Token> prompt, const std::optional<std::string>& tenant, const Noise& noise);
-    /// Appends one tree per request to `out`, best nodes first, none with a chance below `least`.
-    void propose(std::span<RecycleRequest* const> requests, std::span<const int32_t> budgets, float least, RecycledTrees& out);
+    /// One tree per request, best nodes first, none with a chance below `least`.
+    DraftTrees propose(std::span<RecycleRequest* const> requests, std::span<const int32_t> budgets, float least);
     /// The drafts that will be verified, where others drafted too: tree i is for request i. Valid until the next observe.
     void adopt(std::span<RecycleRequest* const> requests, std::span<const Token> tokens, std::span<const int32_t> parents,
                std::span<const int32_t> offsets);
-    /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i; rows law_offsets[i] .. law_offsets[i + 1] of the likeliest
+    /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i; rows row_offsets[i] .. row_offsets[i + 1] of the likeliest
     /// tokens [rows, k] are after its last committed token and after each node of its draft, or there are none.
     void observe(std::span<RecycleRequest* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
-                 std::span<const Token> likeliest, std::span<const float> logprobs, std::span<const int32_t> law_offsets);
+                 std::span<const Token> likeliest, std::span<const float> logprobs, std::span<const int32_t> row_offsets);
     void finish(RecycleRequest& request);
     std::vector<Token> text(const RecycleRequest& request) const;
     size_t drafted(const RecycleRequest& request) const;  // nodes of its own last draft, until that is observed
 
-    LawArrays laws(const std::optional<std::string>& tenant) const;
-    void add_laws(const std::optional<std::string>& tenant, const LawArrays& arrays);
+    TopKArrays table(const std::optional<std::string>& tenant) const;
+    void add_table(const std::optional<std::string>& tenant, const TopKArrays& arrays);
     void forget(const std::optional<std::string>& tenant);  // all that a tenant's requests taught
     size_t bytes() const;
     size_t bytes_of(const std::optional<std::string>& tenant) const;
@@ -145,8 +138,9 @@ private:
     void check(std::span<RecycleRequest* const> requests);
     std::shared_ptr<RecycleTenant> tenant_of(const std::optional<std::string>& name);
     size_t guesses(const RecycleRequest& request, std::span<const Token> context, uint32_t position, std::array<Guess, kWidth>& out) const;
-    void grow(RecycleRequest& request, uint32_t budget, float least, RecycledTrees& out);
-    void learn_laws(RecycleRequest& request, std::span<const Token> likeliest, std::span<const float> logprobs);
+    std::span<const Token> context_of(const RecycleRequest& request, std::span<const RecycleRequest::Node> tree, int32_t node);
+    void grow(RecycleRequest& request, uint32_t budget, float least, DraftTrees& out);
+    void learn_table(RecycleRequest& request, std::span<const Token> likeliest, std::span<const float> logprobs);
     static void learn_chances(RecycleRequest& request, std::span<const Token> committed);
 
     RecycleOptions options_;

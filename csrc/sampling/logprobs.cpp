@@ -6,8 +6,6 @@
 #include <string>
 
 #include "cpu/bfloat.hpp"
-#include "errors.hpp"
-#include "sampling/rows.hpp"
 
 namespace foresay {
 namespace {
@@ -50,30 +48,24 @@ std::vector<Scored>& space() {
     return found;
 }
 
-Row row_of(const RawRows& rows, size_t row) {
-    const size_t at = row * rows.width;
-    return {rows.logits ? rows.logits + at : nullptr, rows.small ? rows.small + at : nullptr, rows.width};
-}
-
-void check(const RawRows& rows, const char* name, size_t k) {
-    if (rows.width == 0 || rows.width > INT32_MAX)
-        throw InputError("a row has " + std::to_string(rows.width) + " logits; expected 1 to 2147483647");
+void check(const LogitRows& rows, const char* name, size_t k) {
+    check_width(rows);
     if (k > rows.width)
         throw InputError(std::string(name) + " is " + std::to_string(k) + "; expected 0 to the " + std::to_string(rows.width) + " logits of a row");
 }
 
-void find_topk(const RawRows& rows, size_t row, size_t k, const Kernels& level, TopTokens& out) {
+void find_topk(const LogitRows& rows, size_t row, size_t k, const Kernels& level, TopTokens& out) {
     std::vector<Scored>& found = space();
-    find_likeliest(level.logprobs, row_of(rows, row), k, found);
+    find_likeliest(level.logprobs, rows.row(row), k, found);
     if (found.empty()) return;
     const float top = found.front().value;
-    const double rest = std::log(level.logprobs.rough_sum(row_of(rows, row), top));
+    const double rest = std::log(level.logprobs.rough_sum(rows.row(row), top));
     for (size_t i = 0; i < k; ++i)
         out.tokens[row * k + i] = found[i].token, out.logprobs[row * k + i] = static_cast<float>(double{found[i].value} - double{top} - rest);
 }
 
-void find_logprobs(const RawRows& rows, const Wanted& wanted, size_t i, const Kernels& level, TokenLogprobs& out) {
-    const Row row = row_of(rows, static_cast<size_t>(wanted.rows[i]));
+void find_logprobs(const LogitRows& rows, const Wanted& wanted, size_t i, const Kernels& level, TokenLogprobs& out) {
+    const Row row = rows.row(static_cast<size_t>(wanted.rows[i]));
     const float temperature = wanted.temperatures[i];
     const bool greedy = temperature == 0;
     std::vector<Scored>& found = space();
@@ -95,14 +87,14 @@ void find_logprobs(const RawRows& rows, const Wanted& wanted, size_t i, const Ke
 
 }  // namespace
 
-TopTokens topk(const RawRows& rows, size_t k, uint32_t threads, const Kernels& level) {
+TopTokens topk(const LogitRows& rows, size_t k, uint32_t threads, const Kernels& level) {
     check(rows, "k", k);
     TopTokens out{std::vector<int32_t>(rows.count * k, -1), std::vector<float>(rows.count * k, -INFINITY)};
     for_each(k ? rows.count : 0, threads, [&](size_t row) { find_topk(rows, row, k, level, out); });
     return out;
 }
 
-TokenLogprobs token_logprobs(const RawRows& rows, const Wanted& wanted, uint32_t threads, const Kernels& level) {
+TokenLogprobs token_logprobs(const LogitRows& rows, const Wanted& wanted, uint32_t threads, const Kernels& level) {
     const size_t count = wanted.rows.size();
     check(rows, "top", wanted.top);
     check_size("tokens", wanted.tokens.size(), count);

@@ -12,16 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "cpu/levels.hpp"
+#include "sampling/rows.hpp"
 
 namespace foresay {
-
-/// Logits, [count, width]. Borrowed; valid during one call.
-struct RawRows {
-    const float* logits;    // or null:
-    const uint16_t* small;  // the same in bfloat16
-    size_t count, width;
-};
 
 struct TopTokens {
     std::vector<int32_t> tokens;  // [count, k] the likeliest first; of equals the smaller id
@@ -29,7 +22,7 @@ struct TopTokens {
 };
 
 /// The k likeliest tokens of every row; of an invalid row -1 and -inf.
-TopTokens topk(const RawRows& rows, size_t k, uint32_t threads, const Kernels& level);
+TopTokens topk(const LogitRows& rows, size_t k, uint32_t threads, const Kernels& level);
 
 /// Which log probabilities are wanted: of `tokens` in `rows`, one each.
 struct Wanted {
@@ -47,6 +40,6 @@ struct TokenLogprobs {
 
 /// log softmax(logits / temperature), where the quotients are rounded to float32 and all else is in float64: right to about 4e-15, or
 /// a unit in the last place. Of a row that is invalid after the division all are NaN, and the top tokens are the first ones.
-TokenLogprobs token_logprobs(const RawRows& rows, const Wanted& wanted, uint32_t threads, const Kernels& level);
+TokenLogprobs token_logprobs(const LogitRows& rows, const Wanted& wanted, uint32_t threads, const Kernels& level);
 
 }  // namespace foresay

@@ -1,35 +1,25 @@
 #include "sampling/match.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <string>
 
 #include "drafts.hpp"
-#include "errors.hpp"
-#include "parallel.hpp"
 #include "sampling/noise.hpp"
 
 namespace foresay {
 namespace {
 
-void check_input(const MatchInput& in, uint32_t threads) {
+void check_input(const MatchInput& in) {
     const size_t requests = in.seeds.size(), nodes = in.tokens.size();
-    const auto check_size = [](const char* name, size_t size, size_t wanted) {
-        if (size != wanted) throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(wanted));
-    };
     check_size("offsets", in.offsets.size(), requests + 1);
     check_size("positions", in.positions.size(), requests);
     check_size("room", in.room.size(), requests);
     check_size("stops", in.stops.size(), in.stop_owners.size());
-    if (in.rows != requests + nodes)
-        throw InputError("logits have " + std::to_string(in.rows) + " rows; expected " + std::to_string(requests + nodes) + ", one for each request and node");
-    check_size("temperatures", in.temperatures.size(), in.rows);
-    if (in.width == 0 || in.width > INT32_MAX) throw InputError("a row has " + std::to_string(in.width) + " logits; expected 1 to 2147483647");
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
-    for (const float temperature : in.temperatures)
-        if (!(temperature >= 0) || std::isinf(temperature))
-            throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
+    if (in.logits.count != requests + nodes)
+        throw InputError("logits have " + std::to_string(in.logits.count) + " rows; expected " + std::to_string(requests + nodes) + ", one for each request and node");
+    check_size("temperatures", in.temperatures.size(), in.logits.count);
+    check_width(in.logits);
+    check_temperatures(in.temperatures);
     check_drafts({in.tokens, in.parents, in.offsets, nullptr});
     for (size_t b = 0; b < requests; ++b)
         if (const int64_t most = int64_t{UINT32_MAX} - (in.offsets[b + 1] - in.offsets[b]); in.positions[b] < 0 || in.positions[b] > most)
@@ -69,7 +59,7 @@ Walk walk(const MatchInput& in, size_t request, const Kernels& level) {
         }
         const size_t at = first + request + i;
         const NoiseKey key{in.seeds[request], static_cast<uint32_t>(in.positions[request] + row.depth), in.stream};
-        row.chosen = choose_row(in.logits ? in.logits + at * in.width : nullptr, in.small ? in.small + at * in.width : nullptr, in.width, in.temperatures[at], key, level);
+        row.chosen = choose_row(in.logits.row(at), in.temperatures[at], key, level);
         if (row.chosen.status == RowStatus::kGood && row.depth > rows[last].depth) last = i;
     }
     Walk out{{}, {}, {}, rows[0].chosen.status};
@@ -95,14 +85,9 @@ Walk walk(const MatchInput& in, size_t request, const Kernels& level) {
 }  // namespace
 
 Matched match(const MatchInput& in, uint32_t threads, const Kernels& level) {
-    check_input(in, threads);
-    const size_t requests = in.seeds.size();
-    std::vector<Walk> walks(requests);
-    std::atomic<bool> stop = false;
-    std::atomic<size_t> next = 0;
-    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(requests, 1, threads)), stop, [&](uint32_t) {
-        for (size_t b; !stop && (b = next++) < requests;) walks[b] = walk(in, b, level);
-    });
+    check_input(in);
+    std::vector<Walk> walks(in.seeds.size());
+    for_each(walks.size(), threads, [&](size_t request) { walks[request] = walk(in, request, level); });
     Matched out;
     out.offsets.push_back(0), out.path_offsets.push_back(0);
     for (const Walk& one : walks) {

@@ -7,17 +7,14 @@
 #include <span>
 #include <vector>
 
-#include "cpu/levels.hpp"
-#include "sampling/row_status.hpp"
+#include "sampling/rows.hpp"
 
 namespace foresay {
 
 /// Drafts and the logits after every text and node. Request b has a row after its text, then one after each of its nodes.
-/// Borrowed; valid during one call.
+/// Valid during one call.
 struct MatchInput {
-    const float* logits;                  // [rows, width], or null:
-    const uint16_t* small;                // the same in bfloat16
-    size_t rows, width;
+    LogitRows logits;
     std::span<const float> temperatures;  // [rows] 0: greedy, without noise
     std::span<const int32_t> offsets;     // nodes of request b: from offsets[b] up to offsets[b + 1]
     std::span<const int32_t> tokens;      // [nodes]

@@ -1,13 +1,8 @@
 #include "sampling/noise.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cfloat>
 #include <cmath>
-#include <string>
-
-#include "errors.hpp"
-#include "parallel.hpp"
 
 namespace foresay {
 namespace {
@@ -52,24 +47,6 @@ void choose_with_noise(const noise::Kernel& kernel, const noise::Row& row, float
     }
 }
 
-void check(const LogitRows& rows, uint32_t threads) {
-    const size_t count = rows.count;
-    const auto check_size = [&](const char* name, size_t size) {
-        if (size != count)
-            throw InputError(std::string(name) + " has " + std::to_string(size) + " values, but there are " +
-                             std::to_string(count) + " rows");
-    };
-    check_size("temperatures", rows.temperatures.size());
-    check_size("seeds", rows.seeds.size());
-    check_size("positions", rows.positions.size());
-    if (rows.width == 0 || rows.width > INT32_MAX)
-        throw InputError("a row has " + std::to_string(rows.width) + " logits; expected 1 to 2147483647");
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
-    for (const float temperature : rows.temperatures)
-        if (!(temperature >= 0) || std::isinf(temperature))
-            throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
-}
-
 /// A row in float32, in memory that the thread uses again for its next row.
 const float* widened(const Kernels& level, const uint16_t* row, size_t width) {
     thread_local std::vector<float> space;
@@ -88,8 +65,8 @@ double uniform(const NoiseKey& key, uint32_t token) {
 
 double gumbel(const NoiseKey& key, uint32_t token) { return -std::log(-std::log(uniform(key, token))); }
 
-Choice choose_row(const float* logits, const uint16_t* small, size_t width, float temperature, const NoiseKey& key, const Kernels& level) {
-    const noise::Row row{logits ? logits : widened(level, small, width), width};
+Choice choose_row(const logprobs::Row& from, float temperature, const NoiseKey& key, const Kernels& level) {
+    const noise::Row row{from.logits ? from.logits : widened(level, from.small, from.width), from.width};
     Best best;
     if (temperature == 0) choose_greedily(level.noise, row, best);
     else choose_with_noise(level.noise, row, temperature, key, best);
@@ -99,18 +76,17 @@ Choice choose_row(const float* logits, const uint16_t* small, size_t width, floa
     return {best.token, best.value, RowStatus::kGood};
 }
 
-Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level) {
-    check(rows, threads);
-    const size_t count = rows.count;
-    Choices out{std::vector<int32_t>(count), std::vector<double>(count), std::vector<uint8_t>(count)};
-    std::atomic<bool> stop = false;
-    std::atomic<size_t> next = 0;
-    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(count, 1, threads)), stop, [&](uint32_t) {
-        for (size_t row; !stop && (row = next++) < count;) {
-            const Choice found = choose_row(rows.logits ? rows.logits + row * rows.width : nullptr, rows.small ? rows.small + row * rows.width : nullptr, rows.width,
-                                            rows.temperatures[row], {rows.seeds[row], rows.positions[row], rows.stream}, level);
-            out.tokens[row] = found.token, out.values[row] = found.value, out.statuses[row] = found.status;
-        }
+Choices choose(const LogitRows& rows, std::span<const float> temperatures, std::span<const uint64_t> seeds, std::span<const uint32_t> positions,
+               uint32_t stream, uint32_t threads, const Kernels& level) {
+    check_size("temperatures", temperatures.size(), rows.count);
+    check_size("seeds", seeds.size(), rows.count);
+    check_size("positions", positions.size(), rows.count);
+    check_width(rows);
+    check_temperatures(temperatures);
+    Choices out{std::vector<int32_t>(rows.count), std::vector<double>(rows.count), std::vector<uint8_t>(rows.count)};
+    for_each(rows.count, threads, [&](size_t row) {
+        const Choice found = choose_row(rows.row(row), temperatures[row], {seeds[row], positions[row], stream}, level);
+        out.tokens[row] = found.token, out.values[row] = found.value, out.statuses[row] = found.status;
     });
     return out;
 }

@@ -9,8 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "cpu/levels.hpp"
-#include "sampling/row_status.hpp"
+#include "sampling/rows.hpp"
 
 namespace foresay {
 
@@ -19,25 +18,14 @@ double uniform(const NoiseKey& key, uint32_t token);
 /// -log(-log(uniform)), between -3.604 and 36.737.
 double gumbel(const NoiseKey& key, uint32_t token);
 
-/// Rows of logits. Borrowed; valid during one call.
-struct LogitRows {
-    const float* logits;                   // [count, width], or null:
-    const uint16_t* small;                 // the same in bfloat16, widened row by row
-    size_t count, width;
-    std::span<const float> temperatures;   // [count] 0: greedy, without noise
-    std::span<const uint64_t> seeds;       // [count]
-    std::span<const uint32_t> positions;   // [count]
-    uint32_t stream;
-};
-
 /// Of a row. The token is -1 and its value NaN unless the status is kGood.
 struct Choice {
     int32_t token = -1;
     double value = NAN;  // logit / temperature + noise
     uint8_t status = RowStatus::kNotReached;
 };
-/// From one row, in bfloat16 where `logits` is null; see `choose`.
-Choice choose_row(const float* logits, const uint16_t* small, size_t width, float temperature, const NoiseKey& key, const Kernels& level);
+/// From one row; see `choose`.
+Choice choose_row(const logprobs::Row& row, float temperature, const NoiseKey& key, const Kernels& level);
 
 /// The same of each row.
 struct Choices {
@@ -47,8 +35,9 @@ struct Choices {
 };
 
 /// Chooses from each row; of equals, the lowest token. Logits are judged after the division, which is in float32: NaN and +inf
-/// spoil a row, -inf is a token that cannot be chosen. Rows run in parallel.
+/// spoil a row, -inf is a token that cannot be chosen. Temperature 0 is greedy, without noise. Rows run in parallel.
 /// Throws InputError for sizes that do not fit, and for a temperature that is negative or not finite.
-Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level);
+Choices choose(const LogitRows& rows, std::span<const float> temperatures, std::span<const uint64_t> seeds, std::span<const uint32_t> positions,
+               uint32_t stream, uint32_t threads, const Kernels& level);
 
 }  // namespace foresay

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "errors.hpp"
-#include "sampling/rows.hpp"
 
 namespace foresay {
 namespace {
@@ -77,9 +75,6 @@ void check_widths(size_t width, size_t other) {
     if (width == 0) throw InputError("a row has 0 values; expected at least 1");
 }
 
-template <class Rows>
-auto* row_of(const Rows& rows, int64_t row) { return rows.values + static_cast<size_t>(row) * rows.width; }
-
 }  // namespace
 
 Softmax unnormalised_softmax(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
@@ -92,7 +87,7 @@ Softmax unnormalised_softmax(const FloatRows& scores, std::span<const int64_t> r
     check_temperatures(temperatures);
     Softmax out{std::vector<double>(walks.size()), std::vector<uint8_t>(walks.size())};
     for_each(walks.size(), threads, [&](size_t i) {
-        out.statuses[i] = softmax_row(level.residual, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(residual, walks[i]), out.totals[i]);
+        out.statuses[i] = softmax_row(level.residual, scores.row(static_cast<size_t>(rows[i])), scores.width, temperatures[i], residual.row(static_cast<size_t>(walks[i])), out.totals[i]);
     });
     return out;
 }
@@ -100,7 +95,7 @@ Softmax unnormalised_softmax(const FloatRows& scores, std::span<const int64_t> r
 Sums sums(const FloatRows& probs, std::span<const int64_t> rows, uint32_t threads, const Kernels& level) {
     check_rows("rows", rows, probs.count);
     Sums out{std::vector<double>(rows.size()), std::vector<float>(rows.size())};
-    for_each(rows.size(), threads, [&](size_t i) { level.residual.sum(row_of(probs, rows[i]), probs.width, out.sums[i], out.least[i]); });
+    for_each(rows.size(), threads, [&](size_t i) { level.residual.sum(probs.row(static_cast<size_t>(rows[i])), probs.width, out.sums[i], out.least[i]); });
     return out;
 }
 
@@ -118,7 +113,7 @@ std::vector<double> subtract(const ResidualRows& residual, std::span<const int64
             throw InputError("sum " + std::to_string(sum) + " of probs is not valid; expected a positive finite number");
     std::vector<double> out(walks.size());
     for_each(walks.size(), threads, [&](size_t i) {
-        out[i] = subtract_row(level.residual, row_of(residual, walks[i]), row_of(probs, rows[i]), residual.width, totals[i], totals[i] / sums[i]);
+        out[i] = subtract_row(level.residual, residual.row(static_cast<size_t>(walks[i])), probs.row(static_cast<size_t>(rows[i])), residual.width, totals[i], totals[i] / sums[i]);
     });
     return out;
 }
@@ -130,7 +125,7 @@ std::vector<int64_t> draw(const ResidualRows& residual, std::span<const double> 
         if (!(coin >= 0 && coin < 1)) throw InputError("coin " + std::to_string(coin) + " is not valid; expected 0 or more, and below 1");
     std::vector<int64_t> out(coins.size());
     for_each(coins.size(), threads, [&](size_t i) {
-        out[i] = draw_row(level.residual, row_of(residual, static_cast<int64_t>(i)), residual.width, coins[i], i);
+        out[i] = draw_row(level.residual, residual.row(i), residual.width, coins[i], i);
     });
     return out;
 }

@@ -13,22 +13,13 @@
 #include <span>
 #include <vector>
 
-#include "cpu/levels.hpp"
-#include "sampling/row_status.hpp"
+#include "matrix.hpp"
+#include "sampling/rows.hpp"
 
 namespace foresay {
 
-/// Scores or probs, [count, width]. Borrowed; valid during one call.
-struct FloatRows {
-    const float* values;
-    size_t count, width;
-};
-
-/// One row for each walk, [count, width]. Borrowed; written to.
-struct ResidualRows {
-    double* values;
-    size_t count, width;
-};
+using FloatRows = Matrix<const float>;  // scores or probs
+using ResidualRows = Matrix<double>;    // one row for each walk; written to
 
 struct Softmax {
     std::vector<double> totals;

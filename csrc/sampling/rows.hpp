@@ -1,4 +1,4 @@
-// What functions over many rows share: checks of what they are given, and the threads.
+// What functions over many rows share: logits, what became of each row, checks, and the threads.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,32 @@
 #include <span>
 #include <string>
 
-#include "errors.hpp"
-#include "parallel.hpp"
+#include "checks.hpp"
+#include "cpu/levels.hpp"
+#include "threads.hpp"
 
 namespace foresay {
 
-inline void check_size(const char* name, size_t size, size_t count) {
-    if (size != count)
-        throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(count));
+/// Logits in float32 or bfloat16. Valid during one call.
+struct LogitRows {
+    const float* logits = nullptr;  // [count, width], or null:
+    const uint16_t* small = nullptr;  // the same in bfloat16
+    size_t count = 0, width = 0;
+
+    logprobs::Row row(size_t number) const noexcept {
+        const size_t at = number * width;
+        return {logits ? logits + at : nullptr, small ? small + at : nullptr, width};
+    }
+};
+
+/// What became of a row of logits; RowStatus of src/foresay/sampling/processors.py says what each means.
+struct RowStatus {
+    enum Value : uint8_t { kGood, kNotReached, kNan, kInfinite, kEmpty };
+};
+
+inline void check_width(const LogitRows& rows) {
+    if (rows.width == 0 || rows.width > INT32_MAX)
+        throw InputError("a row has " + std::to_string(rows.width) + " logits; expected 1 to 2147483647");
 }
 
 inline void check_rows(const char* name, std::span<const int64_t> rows, size_t count) {
@@ -34,7 +52,7 @@ inline void check_temperatures(std::span<const float> temperatures) {
 /// Calls work(i) for i = 0 .. count - 1.
 template <class Work>
 void for_each(size_t count, uint32_t threads, Work&& work) {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
+    check_threads(threads);
     std::atomic<bool> stop = false;
     std::atomic<size_t> next = 0;
     in_parallel(static_cast<uint32_t>(std::clamp<size_t>(count, 1, threads)), stop, [&](uint32_t) {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "suffix/edges.hpp"
-#include "suffix/pile.hpp"
+#include "suffix/arena.hpp"
 
 namespace foresay {
 
@@ -251,10 +251,10 @@ private:
     uint32_t token_count_ = 0;
     uint32_t sequence_count_ = 0;
     uint64_t link_steps_ = 0;
-    Pile<Node> nodes_;
-    Pile<Position> positions_;
+    Arena<Node> nodes_;
+    Arena<Position> positions_;
     Edges edges_;
-    Pile<Block> blocks_;
+    Arena<Block> blocks_;
 };
 
 inline uint32_t Automaton::next(uint32_t position) const noexcept {

@@ -10,14 +10,15 @@ namespace {
 constexpr float kSlack = 1.f;
 // Log odds of what the request's own text and its group say beyond which the history is not asked.
 constexpr float kSure = 1.5f;
+constexpr std::array<Kind, 3> kDraftedFrom{kOwn, kGroup, kHistory};
 
 }  // namespace
 
 void ChainGrower::start(std::span<const Token> text, uint32_t budget, float floor, const Calibration& calibration,
-                        const TokenLean* lean, Considered& considered) {
+                        const TokenBias* bias, Considered& considered) {
     text_ = text;
     calibration_ = &calibration;
-    lean_ = lean;
+    bias_ = bias;
     considered_ = budget > 0 ? &considered : nullptr;  // asking for nothing leaves the last draft to be learned from
     room_ = budget;
     floor_ = floor;
@@ -26,8 +27,7 @@ void ChainGrower::start(std::span<const Token> text, uint32_t budget, float floo
     least_ = -std::numeric_limits<float>::infinity();  // at the root all is looked at, to be learned from
     score_ = 1;
     node_ = 0;
-    considered.clear();
-    considered.nodes.push_back({-1, -1, 1.f, 0, 0, 0});
+    considered.start();
     open();
 }
 
@@ -45,11 +45,7 @@ void ChainGrower::add(const Automaton& automaton, Bookmark& bookmark) {
 
 /// Begins to ask what may follow the chain's end.
 inline void ChainGrower::open() {
-    begin_ = considered_->candidates.size();
-    considered_->candidates.resize(begin_ + kMostCandidates);
-    found_ = considered_->candidates.begin() + begin_;
-    num_found_ = 0;
-    asked_ = 0;
+    evidence_.open(*considered_, kMostCandidates);
     at_ = 0;
     stage_ = Stage::fetch;
 }
@@ -72,9 +68,9 @@ bool ChainGrower::step() {
 
 /// Whether the history is worth asking.
 inline bool ChainGrower::doubtful() const {
-    for (uint32_t c = 0; c < num_found_; ++c)
+    for (const Candidate& candidate : evidence_.candidates())
         for (const Kind kind : {kOwn, kGroup})
-            if (found_[c].kinds >> kind & 1 && calibration_->table(kind)[found_[c].entries[kind]].log_odds > kSure) return false;
+            if (candidate.kinds >> kind & 1 && calibration_->table(kind)[candidate.entries[kind]].log_odds > kSure) return false;
     return true;
 }
 
@@ -107,58 +103,27 @@ inline void ChainGrower::gather(Place& place) {
     Automaton::Best best;
     if (!place.automaton->best(place.cursor, best)) return;
     const Kind kind = place.kind;
-    if (!(asked_ >> kind & 1) || best.length > longest_[kind]) {
-        asked_ |= static_cast<uint8_t>(1u << kind);
-        longest_[kind] = best.length;
-        unseen_[kind] = Calibration::unseen(best.length, best.first.count, best.total);
-    }
+    evidence_.enter(kind, best.length, best.first.count, best.total);
     const Calibration::Entry* const table = calibration_->table(kind);
-    const uint32_t shape = Calibration::context(best.length, 0);
+    const Evidence::Shape shape = Evidence::shape(kind, best.length, 0);
     const bool latest = best.first.token == best.latest;
-    const uint32_t entry = shape + Calibration::token(best.first.count, best.total, latest);
+    const uint32_t entry = shape.entry + Calibration::token(best.first.count, best.total, latest);
     if (table[entry].log_odds >= least_) {
         place.child = {best.first.target, best.length + 1};
         place.token = best.first.token;
-        note(kind, best.first.token, entry, best.length, best.first.count);
+        evidence_.note(shape, best.first.token, entry, best.first.count);
     }
     if (latest) return;
-    const uint32_t other = shape + Calibration::token(1, best.total, true);
-    if (table[other].log_odds >= least_) note(kind, best.latest, other, best.length, 1);
-}
-
-/// Notes a piece of evidence, unless the same kind has told more of the token already.
-inline void ChainGrower::note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count) {
-    const uint8_t bit = static_cast<uint8_t>(1u << kind);
-    const uint8_t short_length = static_cast<uint8_t>(std::min(length, 255u));
-    uint32_t c = 0;
-    while (c < num_found_ && found_[c].token != token) ++c;
-    Candidate& candidate = found_[c];
-    if (c < num_found_) {
-        if (candidate.kinds & bit && candidate.lengths[kind] >= short_length) return;
-    } else {
-        ++num_found_;
-        constexpr uint16_t none = Candidate::kNothing;
-        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0};
-    }
-    candidate.kinds |= bit;
-    candidate.entries[kind] = static_cast<uint16_t>(entry);
-    candidate.lengths[kind] = short_length;
-    candidate.counts[kind] = static_cast<uint8_t>(std::min(count, 255u));
-    candidate.longest = std::max(candidate.longest, Calibration::length_class(length));
+    const uint32_t other = shape.entry + Calibration::token(1, best.total, true);
+    if (table[other].log_odds >= least_) evidence_.note(shape, best.latest, other, 1);
 }
 
 /// Estimates what was found; the best of it, or null.
 inline const Candidate* ChainGrower::estimate() {
-    std::array<Kind, kKinds> kinds;
-    uint32_t num_kinds = 0;
-    for (const Kind kind : {kOwn, kGroup, kHistory})
-        if (asked_ >> kind & 1) kinds[num_kinds++] = kind;
     const Candidate* best = nullptr;
-    for (uint32_t c = 0; c < num_found_; ++c) {
-        Candidate& candidate = found_[c];
-        for (uint32_t k = 0; k < num_kinds; ++k)
-            if (!(candidate.kinds >> kinds[k] & 1)) candidate.entries[kinds[k]] = unseen_[kinds[k]];
-        candidate.chance = calibration_->chance(candidate, {kinds.data(), num_kinds}, lean_ ? lean_->of(candidate.token) : 0.f);
+    for (Candidate& candidate : evidence_.candidates()) {
+        evidence_.add_unseen(candidate, kDraftedFrom);
+        candidate.chance = calibration_->chance(candidate, kDraftedFrom, bias_ ? bias_->of(candidate.token) : 0.f);
         if (!best || candidate.chance > best->chance) best = &candidate;
     }
     return best;
@@ -166,9 +131,7 @@ inline const Candidate* ChainGrower::estimate() {
 
 /// Takes the best of what was found into the chain, and goes on behind it; false if the chain ends here.
 bool ChainGrower::choose() {
-    considered_->candidates.resize(begin_ + num_found_);
-    considered_->nodes[node_].begin = begin_;
-    considered_->nodes[node_].end = begin_ + num_found_;
+    evidence_.close(*considered_, node_);
     const Candidate* const best = estimate();
     if (!best || score_ * best->chance < floor_) {
         room_ = 0;
@@ -191,14 +154,8 @@ bool ChainGrower::choose() {
 inline bool ChainGrower::promising(const Candidate& candidate, float needed) {
     if (needed >= kMostCertain) return false;
     if (needed <= 0) return true;
-    least_ = rough_log(needed / (1 - needed)) - kSlack;
-    for (const Kind kind : {kOwn, kGroup, kHistory}) {
-        if (!(candidate.kinds >> kind & 1)) continue;
-        const uint32_t count = candidate.counts[kind];
-        const uint32_t entry = Calibration::context(candidate.lengths[kind] + 1u, 0) + Calibration::token(count, count, true);
-        if (calibration_->table(kind)[entry].log_odds >= least_) return true;
-    }
-    return false;
+    least_ = least_log_odds(needed, kSlack);
+    return promise(*calibration_, candidate, kDraftedFrom) >= least_;
 }
 
 /// Moves on behind the candidate, with the texts that have seen it.
@@ -213,11 +170,6 @@ inline void ChainGrower::follow(const Candidate& candidate) {
         places_[following++] = place;
     }
     num_places_ = following;
-}
-
-void ChainGrower::append_to(PackedTrees& out) const {
-    if (considered_) out.append(*considered_);
-    else out.append_empty();
 }
 
 }  // namespace foresay

@@ -10,10 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "suffix/automaton.hpp"
-#include "suffix/calibration.hpp"
-#include "suffix/lean.hpp"
-#include "suffix/tree.hpp"
+#include "suffix/evidence.hpp"
 
 namespace foresay {
 
@@ -30,16 +27,16 @@ class ChainGrower {
 public:
     /// Begins a chain of at most `budget` nodes, none with a score below `floor`, behind `text`. `considered` is written until
     /// step() returns false.
-    void start(std::span<const Token> text, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,
+    void start(std::span<const Token> text, uint32_t budget, float floor, const Calibration& calibration, const TokenBias* bias,
                Considered& considered);
-    /// Texts to draft from, to be added between start() and the first step(), the history last. Borrowed; valid until step()
+    /// Texts to draft from, to be added between start() and the first step(), the history last. Valid until step()
     /// returns false. More than kMostPlaces are left out.
     void add(Kind kind, const Automaton& automaton, Automaton::Cursor cursor);
     void add(const Automaton& automaton, Bookmark& bookmark);
     /// Does a part of the work; false when the chain is complete.
     bool step();
-    /// Appends the complete chain.
-    void append_to(PackedTrees& out) const;
+    /// What was considered, with the complete chain; null: nothing was asked for.
+    const Considered* grown() const noexcept { return considered_; }
 
 private:
     static constexpr uint32_t kMostPlaces = 8;
@@ -61,7 +58,6 @@ private:
     bool doubtful() const;
     bool read_history();
     void gather(Place& place);
-    void note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count);
     const Candidate* estimate();
     bool choose();
     bool promising(const Candidate& candidate, float needed);
@@ -69,7 +65,7 @@ private:
 
     std::span<const Token> text_;
     const Calibration* calibration_ = nullptr;
-    const TokenLean* lean_ = nullptr;
+    const TokenBias* bias_ = nullptr;
     Considered* considered_ = nullptr;
     uint32_t room_ = 0;  // nodes that may still be taken
     float floor_ = 0;    // the least score of a node
@@ -81,13 +77,7 @@ private:
     uint32_t at_ = 0;    // places that have been asked
     std::array<Place, kMostPlaces> places_;
 
-    // What may follow the chain's end: candidates of `considered_` from begin_ on.
-    uint32_t begin_ = 0;
-    uint32_t num_found_ = 0;
-    Candidate* found_ = nullptr;
-    uint8_t asked_ = 0;                       // bit set of the kinds that had something to say,
-    std::array<uint32_t, kKinds> longest_{};  // their longest context,
-    std::array<uint16_t, kKinds> unseen_{};   // and the entry that stands for a token not seen after it
+    Evidence evidence_;  // of what may follow the chain's end
 };
 
 }  // namespace foresay

@@ -40,18 +40,14 @@ class Edges {
 public:
     static constexpr uint32_t kNone = UINT32_MAX;
 
-    struct View {
-        Token* tokens;
-        uint32_t* targets;
-        uint32_t* counts;
+    template <class Id, class Number>
+    struct Arrays {
+        Id* tokens;
+        Number *targets, *counts;
         uint32_t size;
     };
-    struct ConstView {
-        const Token* tokens;
-        const uint32_t* targets;
-        const uint32_t* counts;
-        uint32_t size;
-    };
+    using View = Arrays<Token, uint32_t>;
+    using ConstView = Arrays<const Token, const uint32_t>;
 
     FORESAY_INLINE View view(EdgeList& list) const noexcept {
         if (list.size <= EdgeList::kInline) return {list.tokens.data(), list.targets.data(), list.counts.data(), list.size};
@@ -88,18 +84,16 @@ public:
     /// Adds an edge that is not there yet, counted once, behind the others. The list's block may move. Throws std::bad_alloc or
     /// CapacityError; the list is as it was then.
     void add(EdgeList& list, Token token, uint32_t target) {
+        const bool full = list.size > EdgeList::kInline && list.size == capacity_of(list.size);
         if (list.size == EdgeList::kInline) move_out(list);
-        else if (list.size > EdgeList::kInline && list.size == capacity_of(list.size)) grow(list);
+        else if (full) grow(list);
         const uint32_t slot = list.size++;
         const View edges = view(list);
         edges.tokens[slot] = token;
         edges.targets[slot] = target;
         edges.counts[slot] = 1;
-        if (slot + 1 == kIndexed) {
-            reindex(list);
-        } else if (slot >= kIndexed) {
-            enter(list, slot);
-        }
+        if (slot + 1 == kIndexed || (full && slot >= kIndexed)) reindex(list);
+        else if (slot >= kIndexed) enter(list, slot);
     }
 
     /// Counts one more use of the edge at `slot` and moves it forward past the edges it has overtaken.
@@ -230,6 +224,7 @@ private:
         }
     }
 
+    /// Into a block of twice the capacity, whose index is not made yet.
     void grow(EdgeList& list) {
         const uint32_t capacity = list.size;  // full, so the size is the capacity
         const uint32_t block = allocate(words_of(2 * capacity));
@@ -239,17 +234,6 @@ private:
             std::memcpy(to + size_t{2} * part * capacity, from + size_t{part} * capacity, capacity * sizeof(uint32_t));
         release(list.block, words_of(capacity));
         list.block = block;
-        if (list.size >= kIndexed) {
-            // `capacity_of(size)` is still the old capacity until one more edge is in: index for the new one by hand.
-            const uint32_t mask = 4 * capacity - 1;
-            uint32_t* index = to + size_t{6} * capacity;
-            std::memset(index, 0xff, size_t{4} * capacity * sizeof(uint32_t));
-            for (uint32_t slot = 0; slot < list.size; ++slot) {
-                uint32_t probe = hash(static_cast<Token>(to[slot])) & mask;
-                while (index[probe] != kNone) probe = (probe + 1) & mask;
-                index[probe] = slot;
-            }
-        }
     }
 
     uint32_t allocate(uint32_t words) {

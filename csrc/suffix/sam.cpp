@@ -16,14 +16,14 @@ uint32_t draft_length(const SamRule& rule, uint32_t match, uint32_t budget) {
     return wanted < most ? static_cast<uint32_t>(wanted) : most;
 }
 
-void append(Token token, int32_t parent, float score, PackedTrees& out) {
+void append(Token token, int32_t parent, float score, DraftTrees& out) {
     out.tokens.push_back(token);
     out.parents.push_back(parent);
     out.scores.push_back(score);
 }
 
 void chain_from_own(const SamRule& rule, const Automaton& text, const Automaton::Cursor& match, uint32_t length,
-                    PackedTrees& out) {
+                    DraftTrees& out) {
     const auto occurrence = [&](const Automaton::Cursor& cursor) {  // which position to copy from
         return rule.latest ? text.latest(cursor.state) : text.first(cursor.state);
     };
@@ -51,7 +51,7 @@ void chain_from_own(const SamRule& rule, const Automaton& text, const Automaton:
 }
 
 void chain_from_corpus(const SamRule& rule, const FrozenIndex& index, const FrozenIndex::Cursor& cursor, uint32_t length,
-                       PackedTrees& out) {
+                       DraftTrees& out) {
     const uint32_t position = rule.latest ? index.latest(cursor) : index.first(cursor);
     if (position == FrozenIndex::kNoPosition) return;
     int32_t parent = -1;
@@ -59,7 +59,7 @@ void chain_from_corpus(const SamRule& rule, const FrozenIndex& index, const Froz
 }
 
 /// The `budget` most probable paths, where a path's probability is the product of count shares after the longest match.
-void tree_by_counts(const SamRule& rule, const Source& source, const SourceCursor& cursor, uint32_t budget, PackedTrees& out) {
+void tree_by_counts(const SamRule& rule, const Source& source, const SourceCursor& cursor, uint32_t budget, DraftTrees& out) {
     struct Pending {
         float score;
         uint32_t order;
@@ -102,7 +102,7 @@ void tree_by_counts(const SamRule& rule, const Source& source, const SourceCurso
 }  // namespace
 
 Kind draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, const std::vector<SourceCursor>& cursors,
-                       uint32_t budget, PackedTrees& out) {
+                       uint32_t budget, DraftTrees& out) {
     uint32_t own = UINT32_MAX, corpus = UINT32_MAX, own_match = 0, corpus_match = 0;
     for (uint32_t s = 0; s < sources.size(); ++s) {
         if (sources[s].kind == kOwn) {
@@ -123,7 +123,7 @@ Kind draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, 
         else if (source.automaton) chain_from_own(rule, *source.automaton, cursors[chosen].online, length, out);
         else chain_from_corpus(rule, *source.index, cursors[chosen].frozen, length, out);
     }
-    out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
+    out.end_tree();
     return use_corpus ? kCorpus : kOwn;
 }
 

@@ -7,8 +7,6 @@
 
 #include <cstdint>
 
-#include "suffix/automaton.hpp"
-#include "corpus/frozen.hpp"
 #include "suffix/tree.hpp"
 
 namespace foresay {
@@ -26,6 +24,6 @@ struct SamRule {
 /// Appends one draft of at most `budget` tokens to `out` and returns the kind of source it is from. `sources` as for
 /// TreeGrower: kOwn and kCorpus are used.
 Kind draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, const std::vector<SourceCursor>& cursors,
-                       uint32_t budget, PackedTrees& out);
+                       uint32_t budget, DraftTrees& out);
 
 }  // namespace foresay

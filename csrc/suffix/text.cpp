@@ -2,19 +2,14 @@
 
 #include <algorithm>
 
-namespace foresay {
+#include "checks.hpp"
 
-void TextDrafter::check_tokens(std::span<const Token> tokens) {
-    for (size_t i = 0; i < tokens.size(); ++i)
-        if (tokens[i] < 0 || tokens[i] == INT32_MAX)
-            throw InputError("token " + std::to_string(tokens[i]) + " at index " + std::to_string(i) +
-                             " is not a token id; expected 0 to 2147483646");
-}
+namespace foresay {
 
 Request::~Request() { owner_->forget(*this); }
 
 TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
-    : options_(options), corpora_(std::move(corpora)), crew_(options.threads) {
+    : options_(options), corpora_(std::move(corpora)) {
     for (const auto& corpus : corpora_)
         if (!corpus) throw InputError("a corpus is None; each is an open FrozenIndex");
     if (chains()) chain_growers_.resize(options_.threads * kLanes);
@@ -129,7 +124,7 @@ void TextDrafter::find_bookmarks(Request& request) const {
 void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
     grower.sources.clear();
     grower.cursors.clear();
-    grower.recent = TokenLean::Recent(request.text_);
+    grower.recent = TokenBias::Recent(request.text_);
     const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
         grower.sources.push_back({kind, &automaton, nullptr});
         grower.cursors.push_back({cursor, {}});
@@ -162,10 +157,11 @@ void TextDrafter::check_budgets(std::span<Request* const> requests, std::span<co
                              "; expected a whole number from 0 to " + std::to_string(kMaxBudget));
 }
 
-void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
+DraftTrees TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) {
     check_budgets(requests, budgets, least);
     const auto lock = enter();
     check_all(requests);
+    DraftTrees out;
     try {
         draft(requests, budgets, least, out);
     } catch (...) {
@@ -173,9 +169,10 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
             if (budgets[i] > 0 || options_.sam) requests[i]->considered_.clear();
         throw;
     }
+    return out;
 }
 
-void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
+void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, DraftTrees& out) {
     TreeGrower& places = growers_.front();
     for (size_t i = 0; i < requests.size(); ++i) {
         find_sources(*requests[i], places);
@@ -191,8 +188,8 @@ void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<con
 void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
     const Considered& considered = request.considered_;
     Calibration& calibration = request.tenant_->calibration;
-    TokenLean* lean = options_.history ? &request.tenant_->lean : nullptr;
-    TokenLean::Recent recent(request.text_);
+    TokenBias* bias = options_.history ? &request.tenant_->bias : nullptr;
+    TokenBias::Recent recent(request.text_);
     uint32_t node = 0;
     for (const Token token : tokens) {
         if (node >= considered.nodes.size()) return;
@@ -200,9 +197,9 @@ void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
         for (uint32_t c = here.begin; c < here.end; ++c) {
             const Candidate& candidate = considered.candidates[c];
             const float error = calibration.learn(candidate, candidate.token == token);
-            if (!lean) continue;
-            if (chains()) lean->learn(candidate.token, error);
-            else lean->learn(candidate.token, recent, error);
+            if (!bias) continue;
+            if (chains()) bias->learn(candidate.token, error);
+            else bias->learn(candidate.token, recent, error);
         }
         recent = recent.then(token);
         const uint32_t parent = node++;
@@ -210,19 +207,6 @@ void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
                (considered.nodes[node].parent != static_cast<int32_t>(parent) || considered.nodes[node].token != token))
             ++node;
     }
-}
-
-void TextDrafter::check_committed(std::span<Request* const> requests, const Committed& committed) const {
-    const auto& [tokens, offsets] = committed;
-    if (offsets.size() != requests.size() + 1)
-        throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(offsets.empty() ? 0 : offsets.size() - 1) +
-                         " verdicts; expected one for each state");
-    for (size_t i = 0; i + 1 < offsets.size(); ++i)
-        if (offsets[i] > offsets[i + 1]) throw InputError("the verdicts' offsets fall at index " + std::to_string(i + 1) + "; expected offsets that never fall");
-    if (offsets.front() != 0 || static_cast<size_t>(offsets.back()) != tokens.size())
-        throw InputError("the verdicts' offsets run from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) +
-                         "; they must run from 0 to " + std::to_string(tokens.size()));
-    check_tokens(tokens);
 }
 
 void TextDrafter::finish(Request& request) {

@@ -20,13 +20,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "suffix/automaton.hpp"
-#include "suffix/calibration.hpp"
 #include "suffix/chain.hpp"
-#include "suffix/crew.hpp"
-#include "corpus/frozen.hpp"
 #include "suffix/history.hpp"
-#include "suffix/lean.hpp"
 #include "suffix/sam.hpp"
 #include "suffix/tree.hpp"
 
@@ -63,6 +58,7 @@ public:
 
 private:
     friend class TextDrafter;
+    size_t bytes() const noexcept { return (own_ ? own_->bytes() : 0) + text_.capacity() * sizeof(Token); }
     explicit Request(TextDrafter& owner) : owner_(&owner) {}
 
     // What a step reads, on a few cache lines.
@@ -99,13 +95,13 @@ struct Tenant {
 
     History history;
     Calibration calibration;
-    TokenLean lean;
+    TokenBias bias;
     uint64_t lessons = 0;
     uint64_t step = 0, turn = 0;  // the drafter's last step that it took part in, and the next of its lessons in turn
     uint64_t steps = 0;           // that it took part in: which lessons are learned must not show other tenants' steps
     uint64_t used = 0;
 
-    size_t bytes() const noexcept { return sizeof(*this) + history.bytes() + lean.bytes(); }
+    size_t bytes() const noexcept { return sizeof(*this) + history.bytes() + bias.bytes(); }
 };
 
 class TextDrafter {
@@ -115,14 +111,13 @@ public:
 
     std::unique_ptr<Request> begin(std::span<const Token> prompt, const std::optional<std::string>& group,
                                    const std::optional<std::string>& tenant);
-    /// Appends one tree per request to `out`. Requests are unchanged but for what they remember of this call; if it fails, they
-    /// remember no draft.
-    void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
+    /// One tree per request. Requests are unchanged but for what they remember of this call; if it fails, they remember no draft.
+    DraftTrees propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least);
     /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
     void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
-    /// observe() and, if there is an `out`, propose() for the same requests, which is faster than one after the other.
-    void step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
-              std::span<const int32_t> budgets, float least, PackedTrees* out);
+    /// observe() and propose() for the same requests, which is faster than one after the other.
+    DraftTrees step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+                    std::span<const int32_t> budgets, float least);
     void finish(Request& request);
     std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
     std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
@@ -170,7 +165,6 @@ private:
             throw;
         }
     }
-    static void check_tokens(std::span<const Token> tokens);
     void check(const Request& request) const;
     void check_all(std::span<Request* const> requests);
     struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i
@@ -180,24 +174,21 @@ private:
             return tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
         }
     };
-    void check_committed(std::span<Request* const> requests, const Committed& committed) const;
     void check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const;
     bool chains() const noexcept { return options_.growth.chain && !options_.sam && corpora_.empty(); }
     void find_bookmarks(Request& request) const;
     void find_sources(Request& request, TreeGrower& grower) const;
+    void start(Request& request, uint32_t budget, float least, TreeGrower& grower) const;
     void start(Request& request, uint32_t budget, float least, ChainGrower& grower) const;
-    void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
-    void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
     template <class Grower>
-    static void take_turns(std::span<Grower> growers);
+    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, Grower* growers, DraftTrees& out) const;
+    void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, DraftTrees& out);
+    void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, DraftTrees& out);
     template <class Work>
-    void for_lanes(size_t requests, PackedTrees* out, Work&& work);
-    void grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
-                     std::span<ChainGrower> growers, PackedTrees& out) const;
+    void for_lanes(size_t requests, DraftTrees* out, Work&& work);
+    void commit(std::span<Request* const> requests, const Committed& committed, std::span<const int32_t> budgets, float least, DraftTrees* out);
     void learn_all(std::span<Request* const> requests, const Committed& committed);
     void commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const;
-    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
-              std::span<TreeGrower> growers, PackedTrees& out);
     void learn(const Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
     void evict();
@@ -219,8 +210,7 @@ private:
     // Scratch of the present call.
     std::vector<TreeGrower> growers_;  // [threads, kLanes]
     std::vector<ChainGrower> chain_growers_;  // likewise
-    std::vector<PackedTrees> parts_;   // one for every kLanes requests
-    Crew crew_;
+    std::vector<DraftTrees> parts_;           // one for every kLanes requests
     std::vector<FrozenIndex::Cursor> places_;  // [requests, corpora]
     uint64_t call_ = 0;
 };

@@ -1,4 +1,6 @@
 // What the text drafter shares between requests: forgetting it, bounding it, weighing it.
+#include "checks.hpp"
+#include "idle.hpp"
 #include "suffix/text.hpp"
 
 namespace foresay {
@@ -73,12 +75,6 @@ void TextDrafter::drop_tenant(const std::string& name) {
 void TextDrafter::evict() {
     constexpr uint64_t kTooMany = 256, kNowAndThen = 64;
     if (++turnovers_ % kNowAndThen != 0 && groups_.size() + tenants_.size() > kTooMany && tenants_.size() <= options_.max_tenants) return;
-    const auto oldest_idle = [](auto& items) {
-        auto oldest = items.end();
-        for (auto it = items.begin(); it != items.end(); ++it)
-            if (it->second.use_count() == 1 && (oldest == items.end() || it->second->used < oldest->second->used)) oldest = it;
-        return oldest;
-    };
     const auto shrink = [&](auto& items, size_t most_bytes, size_t most_items) {
         size_t bytes = 0;
         for (const auto& [key, item] : items) bytes += item->bytes();
@@ -122,8 +118,7 @@ size_t TextDrafter::bytes() const {
     size_t sum = 0;
     for (const auto& [key, group] : groups_) sum += group->bytes();
     for (const auto& [name, tenant] : tenants_) sum += tenant->bytes();
-    for (const Request* request : requests_)
-        sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
+    for (const Request* request : requests_) sum += request->bytes();
     return sum;
 }
 
@@ -136,7 +131,7 @@ size_t TextDrafter::bytes_of(const std::optional<std::string>& name) const {
     for (const auto& [key, group] : groups_)
         if (key.first == found->first) sum += group->bytes();
     for (const Request* request : requests_)
-        if (request->tenant_.get() == tenant) sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
+        if (request->tenant_.get() == tenant) sum += request->bytes();
     return sum;
 }
 

@@ -1,7 +1,9 @@
 // The step of the text drafter: learning what was committed, and drafting from there. Many requests, a few at a time.
 #include <algorithm>
 
+#include "checks.hpp"
 #include "suffix/text.hpp"
+#include "threads.hpp"
 
 namespace foresay {
 namespace {
@@ -12,12 +14,66 @@ constexpr uint64_t kWeighed = 16;  // steps after which the memory of own texts 
 
 }  // namespace
 
-/// Lets growers work in turns until all are done.
+/// Calls work(first, count, lane, out) for a few requests at a time, on as many threads as they are worth. What is appended
+/// to the outs is put together in the order of the requests.
+template <class Work>
+void TextDrafter::for_lanes(size_t requests, DraftTrees* out, Work&& work) {
+    const uint32_t pieces = static_cast<uint32_t>((requests + kLanes - 1) / kLanes);
+    if (out && parts_.size() < pieces) parts_.resize(pieces);
+    in_pieces(requests >= kMany ? options_.threads : 1, pieces, [&](uint32_t piece, uint32_t member) {
+        if (out) parts_[piece].clear();
+        work(piece * kLanes, std::min(kLanes, requests - piece * kLanes), member * kLanes, out ? &parts_[piece] : nullptr);
+    });
+    for (uint32_t piece = 0; out && piece < pieces; ++piece) out->append(parts_[piece]);
+}
+
+void TextDrafter::draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, DraftTrees& out) {
+    if (options_.sam) return draft_by_sam(requests, budgets, out);
+    if (requests.size() >= kMany) wake_pool(options_.threads);
+    for_lanes(requests.size(), &out, [&](size_t first, size_t count, size_t lane, DraftTrees* part) {
+        const auto some = requests.subspan(first, count);
+        const auto most = budgets.subspan(first, count);
+        if (chains()) grow(some, most, least, &chain_growers_[lane], *part);
+        else grow(some, most, least, &growers_[lane], *part);
+    });
+}
+
+/// Begins a tree, from all texts that the request may draft from.
+void TextDrafter::start(Request& request, uint32_t budget, float least, TreeGrower& grower) const {
+    find_sources(request, grower);
+    grower.start(options_.growth, grower.sources.empty() ? 0 : budget, least, request.tenant_->calibration,
+                 options_.history ? &request.tenant_->bias : nullptr, request.considered_);
+}
+
+/// The same of a chain.
+void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGrower& grower) const {
+    const Tenant& tenant = *request.tenant_;
+    const bool any = request.own_ || request.group_ || options_.history;
+    grower.start(request.text_, any ? budget : 0, least, tenant.calibration, options_.history ? &tenant.bias : nullptr, request.considered_);
+    if (request.own_) grower.add(kOwn, *request.own_, request.match_);
+    if (request.group_) grower.add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
+    if (!options_.history) return;
+    find_bookmarks(request);
+    for (size_t s = 0; s < request.history_.size(); ++s) grower.add(tenant.history.segments()[s]->automaton, request.history_[s]);
+}
+
+/// Grows the trees or chains of a few requests, in turns: what one reads next is fetched while the others work.
 template <class Grower>
-void TextDrafter::take_turns(std::span<Grower> growers) {
+void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, Grower* growers, DraftTrees& out) const {
+    constexpr bool kFetches = requires(Grower& grower) { grower.fetch(); };
+    if constexpr (kFetches)
+        for (const Request* request : requests) {
+            if (request->own_) request->own_->prefetch_head();
+            foresay::prefetch(request->considered_.nodes.begin());
+            foresay::prefetch(request->considered_.candidates.begin());
+        }
+    for (size_t i = 0; i < requests.size(); ++i) start(*requests[i], static_cast<uint32_t>(budgets[i]), least, growers[i]);
     std::array<uint8_t, kLanes> growing;
-    size_t left = growers.size();
+    size_t left = requests.size();
     for (size_t i = 0; i < left; ++i) growing[i] = static_cast<uint8_t>(i);
+    if constexpr (kFetches)
+        for (uint32_t context = 0; context < options_.growth.root.contexts; ++context)
+            for (size_t i = 0; i < left; ++i) growers[i].fetch();
     while (left > 0) {
         size_t still = 0;
         for (size_t i = 0; i < left; ++i) {
@@ -26,78 +82,13 @@ void TextDrafter::take_turns(std::span<Grower> growers) {
             still += growers[lane].step();
         }
         left = still;
-        if constexpr (requires(Grower& grower) { grower.fetch(); })
+        if constexpr (kFetches)
             for (size_t i = 0; i < left; ++i) growers[growing[i]].fetch();
     }
-}
-
-/// Calls work(first, count, lane, out) for a few requests at a time, on as many threads as they are worth. What is appended
-/// to the outs is put together in the order of the requests.
-template <class Work>
-void TextDrafter::for_lanes(size_t requests, PackedTrees* out, Work&& work) {
-    const uint32_t pieces = static_cast<uint32_t>((requests + kLanes - 1) / kLanes);
-    if (out && parts_.size() < pieces) parts_.resize(pieces);
-    const auto piece = [&](uint32_t p, uint32_t member) {
-        if (out) parts_[p].clear();
-        work(p * kLanes, std::min(kLanes, requests - p * kLanes), member * kLanes, out ? &parts_[p] : nullptr);
-    };
-    if (requests >= kMany) crew_.run(pieces, piece);
-    else
-        for (uint32_t p = 0; p < pieces; ++p) piece(p, 0);
-    for (uint32_t p = 0; out && p < pieces; ++p) out->append(parts_[p]);
-}
-
-void TextDrafter::draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
-    if (options_.sam) return draft_by_sam(requests, budgets, out);
-    if (requests.size() >= kMany) crew_.call();
-    for_lanes(requests.size(), &out, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
-        const auto some = requests.subspan(first, count);
-        const auto most = budgets.subspan(first, count);
-        if (chains()) grow_chains(some, most, least, {&chain_growers_[lane], count}, *part);
-        else grow(some, most, least, {&growers_[lane], count}, *part);
-    });
-}
-
-/// Grows the trees of a few requests in turns.
-void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
-                       std::span<TreeGrower> growers, PackedTrees& out) {
-    for (const Request* request : requests) {
-        if (request->own_) request->own_->prefetch_head();
-        foresay::prefetch(request->considered_.nodes.begin());
-        foresay::prefetch(request->considered_.candidates.begin());
-    }
     for (size_t i = 0; i < requests.size(); ++i) {
-        Request& request = *requests[i];
-        find_sources(request, growers[i]);
-        growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]), least,
-                         request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr,
-                         request.considered_);
+        if (const Considered* grown = growers[i].grown()) grown->append_to(out);
+        else out.end_tree();
     }
-    for (uint32_t context = 0; context < options_.growth.root.contexts; ++context)
-        for (TreeGrower& grower : growers) grower.fetch();
-    take_turns(growers);
-    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
-}
-
-/// Begins a chain, from all texts that the request may draft from.
-void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGrower& grower) const {
-    const Tenant& tenant = *request.tenant_;
-    const bool any = request.own_ || request.group_ || options_.history;
-    grower.start(request.text_, any ? budget : 0, least, tenant.calibration, options_.history ? &tenant.lean : nullptr,
-                 request.considered_);
-    if (request.own_) grower.add(kOwn, *request.own_, request.match_);
-    if (request.group_) grower.add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
-    if (!options_.history) return;
-    find_bookmarks(request);
-    for (size_t s = 0; s < request.history_.size(); ++s) grower.add(tenant.history.segments()[s]->automaton, request.history_[s]);
-}
-
-/// Grows the chains of a few requests in turns.
-void TextDrafter::grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
-                              std::span<ChainGrower> growers, PackedTrees& out) const {
-    for (size_t i = 0; i < requests.size(); ++i) start(*requests[i], static_cast<uint32_t>(budgets[i]), least, growers[i]);
-    take_turns(growers);
-    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
 }
 
 /// What concerns all requests, one after the other: lessons, and the texts of groups.
@@ -152,13 +143,24 @@ void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committ
 }
 
 void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
-    step(requests, tokens, offsets, {}, 0, nullptr);
+    commit(requests, {tokens, offsets}, {}, 0, nullptr);
 }
 
-void TextDrafter::step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
-                       std::span<const int32_t> budgets, float least, PackedTrees* out) {
-    const Committed committed{tokens, offsets};
-    check_committed(requests, committed);
+DraftTrees TextDrafter::step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+                             std::span<const int32_t> budgets, float least) {
+    DraftTrees out;
+    commit(requests, {tokens, offsets}, budgets, least, &out);
+    return out;
+}
+
+/// observe() and, if there is an `out`, propose().
+void TextDrafter::commit(std::span<Request* const> requests, const Committed& committed, std::span<const int32_t> budgets, float least,
+                         DraftTrees* out) {
+    if (committed.offsets.size() != requests.size() + 1)
+        throw InputError(std::to_string(requests.size()) + " states came with " +
+                         std::to_string(committed.offsets.empty() ? 0 : committed.offsets.size() - 1) + " verdicts; expected one for each state");
+    check_parts("the verdicts", committed.offsets, requests.size(), committed.tokens.size());
+    check_tokens(committed.tokens);
     if (out) check_budgets(requests, budgets, least);
     const auto lock = enter();
     check_all(requests);
@@ -172,17 +174,17 @@ void TextDrafter::step(std::span<Request* const> requests, std::span<const Token
             FrozenIndex::Cursor& place = places_.emplace_back(requests[i]->corpora_[c]);
             for (const Token token : committed[i]) corpora_[c]->advance(place, token);
         }
-    if (requests.size() >= kMany) crew_.call();
+    if (requests.size() >= kMany) wake_pool(options_.threads);
     change([&] {
         for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)
             std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(),
                         requests[i]->corpora_.begin());
         learn_all(requests, committed);
         const bool fused = out && chains();
-        for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
+        for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, DraftTrees* part) {
             const auto some = requests.subspan(first, count);
             commit_lanes(some, committed, first);
-            if (fused) grow_chains(some, budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+            if (fused) grow(some, budgets.subspan(first, count), least, &chain_growers_[lane], *part);
         });
         if (steps_ % kWeighed == 0) shrink_own();
         if (out && !fused) draft(requests, budgets, least, *out);

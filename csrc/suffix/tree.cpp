@@ -17,12 +17,12 @@ constexpr float kSure = 0.5f;
 
 }  // namespace
 
-void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,
+void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenBias* bias,
                        Considered& considered) {
     calibration_ = &calibration;
     growth_ = &growth;
     behind_ = budget <= Growth::kSmallTree && sources.size() == 1 ? &growth.small : &growth.node;
-    lean_ = lean;
+    bias_ = bias;
     considered_ = budget > 0 ? &considered : nullptr;  // asking for nothing leaves the last draft to be learned from
     room_ = budget;
     floor_ = floor;
@@ -36,8 +36,7 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
     num_kinds_ = 0;
     for (const Source& source : sources)
         if (num_kinds_ == 0 || kinds_used_[num_kinds_ - 1] != source.kind) kinds_used_[num_kinds_++] = source.kind;
-    considered.clear();
-    considered.nodes.push_back({-1, -1, 1.f, 0, 0, 0});
+    considered.start();
     places_.resize((budget + 1) * static_cast<uint32_t>(sources.size()));
     std::copy(cursors.begin(), cursors.end(), places_.begin());
     recents_.resize(budget + 1);
@@ -62,7 +61,7 @@ bool TreeGrower::step() {
     if (room_ == 0) return false;
     if (!gathered_) {
         expand();
-        gathered_ = lean_ != nullptr;
+        gathered_ = bias_ != nullptr;
         if (gathered_) return true;
     }
     gathered_ = false;
@@ -84,23 +83,7 @@ void TreeGrower::set_least(float score) {
     by_floor_ = node_ > 0 && needed < floor_;
     if (by_floor_) needed = floor_;
     if (needed == 0) return;
-    needed /= score;
-    if (needed >= kMostCertain) least_ = std::numeric_limits<float>::infinity();
-    else least_ = rough_log(needed / (1 - needed)) - (sources.size() == 1 ? kSlack : kSlackOfMany);
-}
-
-/// The log odds of the best that may follow a candidate, as far as can be told without looking: as if one token had always
-/// followed it, less what that usually overstates.
-float TreeGrower::promise(const Candidate& candidate) const {
-    float best = -std::numeric_limits<float>::infinity();
-    for (uint32_t k = 0; k < num_kinds_; ++k) {
-        const Kind kind = kinds_used_[k];
-        if (!(candidate.kinds >> kind & 1)) continue;
-        const uint32_t count = candidate.counts[kind];
-        const uint32_t entry = Calibration::context(candidate.lengths[kind] + 1u, 0) + Calibration::token(count, count, true);
-        best = std::max(best, calibration_->table(kind)[entry].log_odds);
-    }
-    return best - kSlackOfMany;
+    least_ = least_log_odds(needed / score, sources.size() == 1 ? kSlack : kSlackOfMany);
 }
 
 /// Moves the best pending node into the tree; it will be expanded next.
@@ -115,7 +98,7 @@ void TreeGrower::take_best() {
     if (--room_ == 0) return;
     set_least(score_of(best));
     // Others stand in line for a place in the tree; what is above the floor has none to take.
-    expandable_ = promise(taken) + (by_floor_ ? kSlackOfMany : 0) >= least_;
+    expandable_ = promise(*calibration_, taken, kinds()) - kSlackOfMany + (by_floor_ ? kSlackOfMany : 0) >= least_;
     if (!expandable_) return;
     recents_[node_] = recents_[origin.parent].then(taken.token);
     for (size_t s = 0; s < sources.size(); ++s) {
@@ -132,47 +115,32 @@ void TreeGrower::take_best() {
     if (sources[0].automaton) ahead_ = place(node_, 0).online.state;
 }
 
-void TreeGrower::append_to(PackedTrees& out) const {
-    if (considered_) out.append(*considered_);
-    else out.append_empty();
-}
-
 /// Collects what may follow the node, and asks for what their estimates read.
 void TreeGrower::expand() {
     const Reach& reach = node_ == 0 ? growth_->root : *behind_;
-    begin_ = considered_->candidates.size();
-    considered_->candidates.resize(begin_ + kMostCandidates);
-    origins_.resize(begin_ + kMostCandidates);
-    found_ = considered_->candidates.begin() + begin_;
-    num_found_ = 0;
-    marks_ = 0;
-    unseen_.fill(Candidate::kNothing);
+    evidence_.open(*considered_, Evidence::kMost);
+    origins_.resize(evidence_.begin() + Evidence::kMost);
     for (size_t s = 0; s < sources.size(); ++s) gather(s, reach);
     if (reach.usual > 0) gather_usual(std::min(room_, reach.usual));
-
-    considered_->candidates.resize(begin_ + num_found_);
-    considered_->nodes[node_].begin = begin_;
-    considered_->nodes[node_].end = begin_ + num_found_;
-    if (!lean_) return;
-    for (uint32_t c = 0; c < num_found_; ++c) lean_->prefetch(tokens_[c], recents_[node_]);
+    evidence_.close(*considered_, node_);
+    if (!bias_) return;
+    for (const Candidate& candidate : evidence_.candidates()) bias_->prefetch(candidate.token, recents_[node_]);
 }
 
 /// Estimates what may follow the node, and queues those that may still get into the tree.
 void TreeGrower::estimate() {
     const float score = considered_->nodes[node_].score;
-    const std::span<const Kind> kinds(kinds_used_.data(), num_kinds_);
-    const TokenLean::Recent& before = recents_[node_];
-    for (uint32_t c = 0; c < num_found_; ++c) {
-        Candidate& candidate = found_[c];
+    const TokenBias::Recent& before = recents_[node_];
+    const std::span<Candidate> found = evidence_.candidates();
+    for (Candidate& candidate : found) {
         if (num_kinds_ > 1) {  // else the one kind has seen it
-            for (const Kind kind : kinds)
-                if (!(candidate.kinds >> kind & 1)) candidate.entries[kind] = unseen_[kind];
+            evidence_.add_unseen(candidate, kinds());
             candidate.occurrence = occurrence(candidate.token);
         }
-        candidate.chance = calibration_->chance(candidate, kinds, lean_ ? lean_->of(candidate.token, before) : 0.f);
+        candidate.chance = calibration_->chance(candidate, kinds(), bias_ ? bias_->of(candidate.token, before) : 0.f);
     }
     // By itself, since a guess which is the better is often wrong: then the next chance would wait for the last.
-    for (uint32_t c = 0; c < num_found_; ++c) wait(pending(score * found_[c].chance, begin_ + c));
+    for (uint32_t c = 0; c < found.size(); ++c) wait(pending(score * found[c].chance, evidence_.begin() + c));
 }
 
 /// How often the request's own text and its group have a token.
@@ -186,14 +154,6 @@ uint8_t TreeGrower::occurrence(Token token) const {
     return Calibration::occurrence(own, group);
 }
 
-/// Notes the longest context that a kind of source matches.
-inline void TreeGrower::enter(Kind kind, uint32_t rank, uint32_t length, uint32_t best, uint32_t total) {
-    if (rank == 0 && (unseen_[kind] == Candidate::kNothing || length > longest_[kind])) {
-        longest_[kind] = length;
-        unseen_[kind] = Calibration::unseen(length, best, total);
-    }
-}
-
 /// Adds what one source knows: for each continuation the longest context it was seen after. Continuations stand by falling
 /// count, so after the first that is too weak only the latest may be worth a look.
 void TreeGrower::gather(size_t index, const Reach& reach) {
@@ -205,8 +165,8 @@ void TreeGrower::gather(size_t index, const Reach& reach) {
     if (source.automaton) {
         Automaton::Walk walk = source.automaton->walk(cursor.online);
         for (Automaton::Context context; rank < reach.contexts && walk.next(context); ++rank) {
-            enter(kind, rank, context.length, context.counts[0], context.total);
-            const Shape seen = shape(kind, context.length, rank);
+            if (rank == 0) evidence_.enter(kind, context.length, context.counts[0], context.total);
+            const Evidence::Shape seen = Evidence::shape(kind, context.length, rank);
             const uint32_t size = std::min(context.size, reach.width);
             bool latest_noted = false;
             for (uint32_t e = 0; e < size; ++e) {
@@ -221,15 +181,14 @@ void TreeGrower::gather(size_t index, const Reach& reach) {
                 const uint32_t entry = seen.entry + Calibration::token(1, context.total, true);
                 if (table[entry].log_odds >= least_) note(seen, context.latest, entry, 1, {});
             }
-            if (reach.until_sure && num_found_ > 0 && found_[0].kinds >> kind & 1 &&
-                table[found_[0].entries[kind]].log_odds > kSure)
-                break;
+            const std::span<const Candidate> found = evidence_.candidates();
+            if (reach.until_sure && !found.empty() && found[0].kinds >> kind & 1 && table[found[0].entries[kind]].log_odds > kSure) break;
         }
     } else {
         source.index->matches(cursor.frozen, reach.width, [&](const FrozenIndex::Context& context) {
             if (context.total == 0) return true;
-            enter(kind, rank, context.length, context.top[0].count, context.total);
-            const Shape seen = shape(kind, context.length, rank);
+            if (rank == 0) evidence_.enter(kind, context.length, context.top[0].count, context.total);
+            const Evidence::Shape seen = Evidence::shape(kind, context.length, rank);
             for (const Continuation& next : context.top) {
                 const uint32_t entry = seen.entry + Calibration::token(next.count, context.total, next.token == context.latest_token);
                 if (table[entry].log_odds < least_) break;
@@ -247,44 +206,17 @@ void TreeGrower::gather_usual(uint32_t most) {
         if (source.automaton && (!largest || source.automaton->size() > largest->automaton->size())) largest = &source;
     if (!largest) return;
     const Automaton::Context usual = largest->automaton->usual();
-    const Shape seen = shape(largest->kind, 0, 0);
-    for (uint32_t e = 0; e < std::min(usual.size, most) && num_found_ < most; ++e) {
+    const Evidence::Shape seen = Evidence::shape(largest->kind, 0, 0);
+    for (uint32_t e = 0; e < std::min(usual.size, most) && evidence_.candidates().size() < most; ++e) {
         const uint32_t entry = seen.entry + Calibration::token(usual.counts[e], usual.total, false);
         if (calibration_->table(largest->kind)[entry].log_odds < least_) return;
         note(seen, usual.tokens[e], entry, usual.counts[e], {});
     }
 }
 
-inline TreeGrower::Shape TreeGrower::shape(Kind kind, uint32_t length, uint32_t rank) noexcept {
-    return {kind, Calibration::context(length, rank), length, static_cast<uint8_t>(std::min(length, 255u)), Calibration::length_class(length)};
-}
-
-/// Notes a piece of evidence, unless the same kind has told more of the token already.
-inline void TreeGrower::note(const Shape& shape, Token token, uint32_t entry, uint32_t count, Automaton::Cursor child) {
-    const Kind kind = shape.kind;
-    const uint8_t bit = static_cast<uint8_t>(1u << kind);
-    const uint64_t mark = uint64_t{1} << (static_cast<uint32_t>(token) % 64);
-    uint32_t c = 0;
-    if (marks_ & mark)
-        while (c < num_found_ && tokens_[c] != token) ++c;
-    else c = num_found_;
-    Candidate& candidate = found_[c];
-    if (c < num_found_) {
-        if (candidate.kinds & bit && candidate.lengths[kind] >= shape.short_length) return;
-    } else {
-        if (c == kMostCandidates) return;
-        ++num_found_;
-        marks_ |= mark;
-        tokens_[c] = token;
-        constexpr uint16_t none = Candidate::kNothing;
-        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0};
-        origins_[begin_ + c] = {child, node_};
-    }
-    candidate.kinds |= bit;
-    candidate.entries[kind] = static_cast<uint16_t>(entry);
-    candidate.lengths[kind] = shape.short_length;
-    candidate.counts[kind] = static_cast<uint8_t>(std::min(count, 255u));
-    candidate.longest = std::max(candidate.longest, shape.length_class);
+inline void TreeGrower::note(const Evidence::Shape& shape, Token token, uint32_t entry, uint32_t count, Automaton::Cursor child) {
+    if (evidence_.note(shape, token, entry, count))
+        origins_[evidence_.begin() + static_cast<uint32_t>(evidence_.candidates().size()) - 1] = {child, node_};
 }
 
 /// Queues a node, if it may still be among the best that there is room for.

@@ -9,18 +9,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "suffix/automaton.hpp"
-#include "buffer.hpp"
-#include "suffix/calibration.hpp"
-#include "suffix/lean.hpp"
 #include "corpus/frozen.hpp"
+#include "suffix/evidence.hpp"
 
 namespace foresay {
-
-/// Suffixes tried for a node's place in a text: they can be as many as the text has tokens, and a draft is not worth that.
-inline constexpr uint32_t kMostSuffixes = 16;
-/// No single drafted token is more certain than this.
-inline constexpr float kMostCertain = 0.98f;
 
 /// One text to draft from: an automaton or a frozen index. Borrowed; valid during one call.
 struct Source {
@@ -33,61 +25,6 @@ struct Source {
 struct SourceCursor {
     Automaton::Cursor online{};
     FrozenIndex::Cursor frozen{};
-};
-
-/// What one growth considered, so that the outcome can be learned from.
-struct Considered {
-    struct Node {
-        Token token;
-        int32_t parent;          // index into nodes; the root (the last committed token) is node 0
-        float score;
-        uint32_t begin, end;     // candidates that were considered after it; equal: it was not expanded
-        uint8_t kinds;           // bit set of the kinds of source that had seen the token there
-    };
-    Buffer<Node> nodes;
-    Buffer<Candidate> candidates;
-
-    void clear() {
-        nodes.resize(0);
-        candidates.resize(0);
-    }
-};
-
-/// Trees of many requests, one after the other.
-struct PackedTrees {
-    std::vector<Token> tokens;
-    std::vector<int32_t> parents;   // within each tree; -1: the last committed token
-    std::vector<float> scores;
-    std::vector<int32_t> offsets{0};
-
-    void clear() {
-        tokens.clear();
-        parents.clear();
-        scores.clear();
-        offsets.assign(1, 0);
-    }
-    void append_empty() { offsets.push_back(offsets.back()); }
-    /// The tree or chain that was grown: all nodes but the root.
-    void append(const Considered& grown) {
-        const size_t first = tokens.size(), count = grown.nodes.size() - 1;
-        tokens.resize(first + count);
-        parents.resize(first + count);
-        scores.resize(first + count);
-        for (size_t n = 0; n < count; ++n) {
-            const Considered::Node& node = grown.nodes[n + 1];
-            tokens[first + n] = node.token;
-            parents[first + n] = node.parent - 1;
-            scores[first + n] = node.score;
-        }
-        offsets.push_back(static_cast<int32_t>(tokens.size()));
-    }
-    void append(const PackedTrees& more) {
-        const int32_t base = offsets.back();
-        tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
-        parents.insert(parents.end(), more.parents.begin(), more.parents.end());
-        scores.insert(scores.end(), more.scores.begin(), more.scores.end());
-        for (size_t i = 1; i < more.offsets.size(); ++i) offsets.push_back(base + more.offsets[i]);
-    }
 };
 
 /// How far to look for what may follow.
@@ -114,21 +51,20 @@ public:
     // The texts to draft from and the request's place in each: to be filled before start().
     std::vector<Source> sources;
     std::vector<SourceCursor> cursors;
-    TokenLean::Recent recent;  // of the request's text
+    TokenBias::Recent recent;  // of the request's text
 
     /// Begins a tree of at most `budget` nodes, none with a score below `floor`. `considered` is written until step() returns
     /// false.
-    void start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,
+    void start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenBias* bias,
                Considered& considered);
     /// Asks for what the next step() reads: each call for one context more, once what the call before asked for is there.
     void fetch();
     /// Does a part of the work; false when the tree is complete.
     bool step();
-    /// Appends the complete tree.
-    void append_to(PackedTrees& out) const;
+    /// What was considered, with the complete tree; null: nothing was asked for.
+    const Considered* grown() const noexcept { return considered_; }
 
 private:
-    static constexpr uint32_t kMostCandidates = 64;  // per node
     static constexpr uint32_t kFew = 16;             // pending nodes that are compared one by one
 
     /// A node that may be taken into the tree: its score's bits, which rise with the score, before its candidate's number, so
@@ -145,30 +81,20 @@ private:
         Automaton::Cursor child;  // where it leads in sources[0], with length 0 if that is not known
         uint32_t parent;
     };
-    /// A context as table entries: what all of its continuations have in common.
-    struct Shape {
-        Kind kind;
-        uint32_t entry;
-        uint32_t length;
-        uint8_t short_length, length_class;
-    };
-
     SourceCursor& place(uint32_t node, size_t source) { return places_[node * static_cast<uint32_t>(sources.size()) + static_cast<uint32_t>(source)]; }
     void take_best();
     uint8_t occurrence(Token token) const;
     void set_least(float score);
-    float promise(const Candidate& candidate) const;
     void expand();
     void estimate();
     void gather(size_t source, const Reach& reach);
     void gather_usual(uint32_t most);
-    static Shape shape(Kind kind, uint32_t length, uint32_t rank) noexcept;
-    void note(const Shape& shape, Token token, uint32_t entry, uint32_t count, Automaton::Cursor child);
+    void note(const Evidence::Shape& shape, Token token, uint32_t entry, uint32_t count, Automaton::Cursor child);
     void wait(Pending pending);
-    void enter(Kind kind, uint32_t rank, uint32_t length, uint32_t best, uint32_t total);
+    std::span<const Kind> kinds() const noexcept { return {kinds_used_.data(), num_kinds_}; }
 
     const Calibration* calibration_ = nullptr;
-    const TokenLean* lean_ = nullptr;
+    const TokenBias* bias_ = nullptr;
     const Growth* growth_ = nullptr;
     const Reach* behind_ = nullptr;      // the root
     Considered* considered_ = nullptr;
@@ -180,23 +106,16 @@ private:
     bool ask_usual_ = false;             // whether it asks for what is usual there
     bool gathered_ = false;              // whether what may follow the node was collected, but not estimated yet
     Buffer<SourceCursor> places_;        // [budget + 1, sources] of each node
-    Buffer<TokenLean::Recent> recents_;  // [budget + 1] before the children of each node
+    Buffer<TokenBias::Recent> recents_;  // [budget + 1] before the children of each node
     Buffer<Pending> pending_;            // [first_pending_, end_pending_) by falling score, never more than there is room for
     Buffer<Origin> origins_;             // [candidates]
     uint32_t first_pending_ = 0, end_pending_ = 0;
     uint32_t num_kinds_ = 0;
     std::array<Kind, kKinds> kinds_used_{};  // of the sources
 
-    // Of the present expansion: its candidates are those of `considered_` from begin_ on.
     float least_ = 0;        // evidence with lower log odds cannot matter
     bool by_floor_ = false;  // whether that is because of the floor
-    uint32_t begin_ = 0;
-    Candidate* found_ = nullptr;
-    uint32_t num_found_ = 0;
-    uint64_t marks_ = 0;     // bit token % 64 of each of them
-    std::array<Token, kMostCandidates> tokens_;    // of the candidates found
-    std::array<uint32_t, kKinds> longest_{};       // context of each kind,
-    std::array<uint16_t, kKinds> unseen_{};        // and the entry that stands for a token not seen after it
+    Evidence evidence_;      // of the present expansion
 };
 
 }  // namespace foresay

@@ -1,8 +1,11 @@
-"""Tokens per step, and acceptance: one definition for every place that shows them."""
+"""Tokens per step, acceptance, and where two texts differ: one definition for every place that
+shows them."""
 
 from __future__ import annotations
 
-__all__ = ["acceptance", "tokens_per_step"]
+from collections.abc import Sequence
+
+__all__ = ["acceptance", "first_difference", "tokens_per_step"]
 
 
 def tokens_per_step(tokens: float, steps: float) -> float:
@@ -23,3 +26,10 @@ def acceptance(accepted: float, drafted: float) -> float:
     It falls as drafts get longer, also where tokens per step rise.
     """
     return accepted / drafted if drafted else 0.0
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """The place of the first token that differs; None if all are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    shorter = None if len(one) == len(other) else min(len(one), len(other))
+    return next((at for at, (a, b) in pairs if a != b), shorter)

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresay import _core, arrays
 from foresay.arrays import Floats, FloatsLike, Int32s, IntsLike
 
 __all__ = ["Draft", "DraftBatch"]
 
+N = TypeVar("N", bound=NDArray[Any])
 _NOTHING: Int32s = np.empty(0, np.int32)
 
 
@@ -96,6 +98,14 @@ class Draft:
         self.scores = scores
         self.probs = probs
         return self
+
+    @property
+    def depths(self) -> list[int]:
+        """How deep each node hangs; a child of the last committed token has depth 1."""
+        depths: list[int] = []
+        for parent in self.parents.tolist():
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return depths
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -193,6 +203,52 @@ class DraftBatch(Sequence[Draft]):
             self.offsets.copy(),
             None if self.scores is None else self.scores.copy(),
         )
+
+    @property
+    def flat_parents(self) -> NDArray[np.int64]:
+        """The flat index of each node's parent, int64[N + 1]; -1 for a root, and in the last place.
+
+        So an array [N + 1] indexed by it has in its last place what stands above all roots.
+        """
+        n = len(self.tokens)
+        parents = np.empty(n + 1, np.int64)
+        parents[:n] = self.parents
+        parents[n] = -1
+        if len(self) > 1:
+            parents[:n] += self.offsets[:-1].repeat(arrays.sizes_of(self.offsets))
+            parents[:n][self.parents < 0] = -1
+        return parents
+
+    @property
+    def depths(self) -> NDArray[np.int64]:
+        """How deep each node hangs, int64[N]; a child of the last committed token has depth 1."""
+        one = np.ones(len(self.tokens) + 1, np.int64)
+        one[-1] = 0
+        return self.along_paths(one, np.add)[:-1]
+
+    @property
+    def largest(self) -> int:
+        """The nodes of the largest draft; no path is longer."""
+        if len(self) == 1:
+            return len(self.tokens)
+        return int(arrays.sizes_of(self.offsets).max(initial=0))
+
+    def along_paths(
+        self, values: N, combine: np.ufunc, parents: NDArray[np.int64] | None = None
+    ) -> N:
+        """`values` [N + 1] combined over each node and its ancestors; the last one stands above all
+        roots and must change nothing it is combined with.
+
+        parents  `flat_parents`, where they are known already
+        """
+        if parents is None:
+            parents = self.flat_parents
+        # Every node looks at its ancestor twice as far up in each round.
+        for left in range((self.largest - 1).bit_length() if self.largest else 0, 0, -1):
+            values = combine(values, values[parents])
+            if left > 1:
+                parents = parents[parents]
+        return values
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

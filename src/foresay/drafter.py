@@ -6,7 +6,7 @@ A request's life, from the drafter's side:
 
 The *request* owns its state; the *drafter* owns what requests share (groups, history, corpora,
 weights); the *engine* owns randomness, logits processing, stopping, budgets and KV, which it may
-lend. A drafter never sees a logits processor, an EOS id, an attention mask or a position. It is
+share. A drafter never sees a logits processor, an EOS id, an attention mask or a position. It is
 told the request's sampling parameters and seed, which most drafters ignore. A request that sits out
 a step or is preempted causes no call and loses nothing.
 """
@@ -32,14 +32,13 @@ __all__ = [
     "SOURCE_NAMES",
     "ByTenant",
     "Drafter",
-    "Offer",
+    "ExternalDraft",
     "SeededParams",
     "Source",
     "SourceName",
     "as_budgets",
     "as_prompt",
     "as_states",
-    "check_drafter",
     "check_lengths",
     "known_noise",
 ]
@@ -80,8 +79,8 @@ class SeededParams:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offer:
-    """A draft from outside, for a drafter with `offer`.
+class ExternalDraft:
+    """A draft from outside, for a drafter that takes such.
 
     base    how many tokens the text has that the draft continues, the prompt's included
     prefix  CRC-32 of these tokens, as little-endian int32
@@ -189,29 +188,7 @@ SOURCE_NAMES = {
 class Drafter(Protocol[State]):
     """Drafts the next tokens of many requests at once.
 
-    Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
-    forgets a group at once, `drop_tenant(tenant)` all of a tenant; `add_to_group(group, prompt,
-    answer, *, tenant=None)` lets it draft from an earlier answer; `new_version(keep, *,
-    tenant=None)` says that the target's weights were replaced: of a history the texts of the last
-    `keep` versions before stay; `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
-    drafter keeps in memory; `sources(state)` gives for each node of the state's last draft its
-    `Source`s, one or more, until the draft is observed; `fit(target, tokenizer_hash=None)` is told
-    of the target before any request, and raises an error if the drafter cannot draft for it;
-    `adopt(states, drafts)` says which drafts will be verified, where others drafted too: the next
-    verdicts are on these; `ask(states, budgets)` says what `propose` will be called with next, so
-    that drafters can work at the same time: it returns at once, and `propose` collects;
-    `price(token, node, step)` says before `propose` how many seconds a committed token is worth
-    now, verifying a node takes, and the step would take without drafts, so that a drafter can leave
-    out work that does not pay; `weighed_seconds()` says after it how long the work took that was
-    weighed so, and that the caller need not weigh again; `lend(target, states, kvs)` gives it
-    before `propose` what the target has stored of each text: it may store drafted tokens behind
-    that, which the caller cuts, and a call with nothing ends the loan; `wants_now()` says after
-    `propose` which part of `wants` is worth its time in this step: the verdicts may lack the rest,
-    and `shown(seconds)` says before `observe` how long finding it took; `offer(state, text,
-    offer)` gives it a draft from outside, for the text so far, and `offered(state)` says whether
-    one continues the text; `needs_target`, an attribute, says that it has to be told of a target
-    before it can draft; and `text(state)` returns prompt + observed tokens, for tests and
-    debugging.
+    What else a drafter can do are protocols of their own, in `foresay.abilities`.
     """
 
     wants: Wants
@@ -289,22 +266,6 @@ def as_prompt(prompt: IntsLike) -> Int32s:
     if not len(tokens):
         raise InputError("the prompt is empty; expected at least 1 token")
     return tokens
-
-
-def check_drafter(drafter: object) -> None:
-    """Refuse an object without a drafter's methods.
-
-    Raises: InputError.
-    """
-    if isinstance(drafter, type):
-        raise InputError(f"the drafter is the class {drafter.__name__}; expected an instance of it")
-    methods = ("begin", "propose", "observe", "finish")
-    missing = [name for name in methods if not callable(getattr(drafter, name, None))]
-    if missing or not isinstance(getattr(drafter, "wants", None), Wants):
-        raise InputError(
-            f"the drafter is {drafter!r}, which has no {', '.join(missing) or 'wants'}; expected a "
-            "Drafter, or for LLM a name"
-        )
 
 
 def as_budgets(budgets: Sequence[int], num_states: int) -> list[int]:

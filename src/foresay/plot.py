@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from math import floor, log10
 
-__all__ = ["COLOURS", "line_chart", "ticks"]
+__all__ = ["COLOURS", "document", "line_chart", "ticks"]
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#4b5563")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 360, 64, 16, 56, 48
@@ -41,12 +41,7 @@ def line_chart(
     def up(value: float) -> float:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (value - bottom) / (top - bottom)
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        'font-family="sans-serif" font-size="12" fill="#333">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>',
-    ]
+    parts = []
     for tick in ticks(bottom, top):
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" '
@@ -84,7 +79,18 @@ def line_chart(
             f'stroke="{colour}" stroke-width="2"{dash}/>'
             f'<text x="{left + 24}" y="{height}">{escape(name)}</text>'
         )
-    return "\n".join([*parts, "</svg>\n"])
+    return document(_WIDTH, _HEIGHT, title, _LEFT, parts)
+
+
+def document(width: float, height: float, title: str, left: float, parts: Sequence[str]) -> str:
+    """An SVG document of these parts, with its title `left` from the border."""
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12" fill="#333">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<text x="{left}" y="22" font-size="15">{escape(title)}</text>',
+    ]
+    return "\n".join([*head, *parts, "</svg>\n"])
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -19,8 +19,8 @@ from bench.edge_tables import table
 from foresay.bench.questions import built_in_questions
 from foresay.draft import Draft
 from foresay.edge.client import Answer
-from foresay.edge.gating import Rules
 from foresay.edge.statistics import StreamStatistics
+from foresay.edge.text_rules import Rules
 from foresay.errors import InputError, StreamError
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.signals import Signals
@@ -43,7 +43,7 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def run(module: Any, monkeypatch: pytest.MonkeyPatch, *options: object) -> object:
     """What the script exits with."""
-    monkeypatch.setattr(sys, "argv", [module.__file__, *map(str, options)])
+    monkeypatch.setattr(sys, "argv", [module.__file__, "--record-dirty", *map(str, options)])
     try:
         module.main()
     except SystemExit as end:
@@ -102,7 +102,7 @@ def test_edge_fails_if_a_bar_is_not_met(
 ) -> None:
     edge = script("edge", monkeypatch)
     times = {"cloud-drafts": [1.0], "free-run": [1.0], "blocking": [seconds], "ahead": [0.5]}
-    monkeypatch.setattr(edge, "measure_ways", lambda *_: table(times))
+    monkeypatch.setitem(edge.PARTS, "ways", lambda *_: table(times).as_dict())
     ended = run(edge, monkeypatch, "--only", "ways", "--record", tmp_path)
     (path,) = tmp_path.iterdir()
     assert path.name.endswith("-edge-ways.json")
@@ -219,7 +219,7 @@ def test_what_a_client_of_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
 def areas(monkeypatch: pytest.MonkeyPatch, nll: dict[bool, float]) -> dict[str, Any]:
     """Of a drafter that is right at every other token, with this NLL where it is right."""
-    gating = script("edge_gating", monkeypatch)
+    gating = script("edge", monkeypatch)
     answer = np.arange(1, 9, dtype=np.int32)
 
     class Drafts:
@@ -236,8 +236,8 @@ def areas(monkeypatch: pytest.MonkeyPatch, nll: dict[bool, float]) -> dict[str, 
             assert tokens.tolist() == [answer[self.at]]
             self.at += 1
 
-    seen, prompt = gating._Seen(), np.array([1, 2], np.int32)
-    gating._walk(Drafts(), prompt, answer, seen, {"any rule": Rules()}, lambda ids: "a" * len(ids))
+    seen, prompt = gating.Seen(), np.array([1, 2], np.int32)
+    gating.walk(Drafts(), prompt, answer, seen, {"any rule": Rules()}, lambda ids: "a" * len(ids))
     found: dict[str, Any] = seen.areas()
     return found
 
@@ -251,10 +251,11 @@ def test_a_perfect_signal_has_area_1(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gating_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gating, model = script("edge_gating", monkeypatch), str(save_model(tmp_path))
+    gating, model = script("edge", monkeypatch), str(save_model(tmp_path))
+    options = SimpleNamespace(model=model, edge_model=model, corpus=None, memory_mb=32)
     questions = [q for q in built_in_questions(8) if q.params.n == 1][:1]
     with one_thread():
-        found = gating.measure(questions, model, model, None, 32 << 20)
+        found = gating.gating(options, questions)
     assert found["same_model"] and found["prompts"] == 1
     of_model = found["areas"]["model"]
     assert {"nll", "entropy_bits", "margin", "variance", "any rule"} <= of_model.keys()

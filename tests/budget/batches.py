@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from foresay.budget.load import Chosen, Load, StepFacts
+from foresay.budget.load import Load, StepFacts
+from foresay.budget.selected import SelectedNodes
 from foresay.draft import Draft, DraftBatch
 from foresay.verdict import Verdict
 
@@ -41,7 +42,7 @@ def depth_by_hand(draft: Draft) -> list[int]:
     return depths
 
 
-def check_subset(whole: DraftBatch, chosen: Chosen, load: Load) -> None:
+def check_subset(whole: DraftBatch, chosen: SelectedNodes, load: Load) -> None:
     """Closed under parents, in the old order, renumbered, within max_tokens."""
     assert len(chosen.drafts) == len(whole)
     assert len(chosen.nodes) == len(chosen.drafts.tokens)
@@ -64,9 +65,18 @@ def check_subset(whole: DraftBatch, chosen: Chosen, load: Load) -> None:
     )
 
 
-def facts(load: Load, chosen: Chosen, paths: list[list[int]], **more: Any) -> StepFacts:
+def selected(batch: DraftBatch, flat: list[int] | None = None) -> SelectedNodes:
+    """These nodes of a batch; None: all of them."""
+    keep = np.ones(len(batch.tokens), bool)
+    if flat is not None:
+        keep[:] = False
+        keep[flat] = True
+    return SelectedNodes(batch, keep)
+
+
+def facts(load: Load, chosen: SelectedNodes, paths: list[list[int]], **more: Any) -> StepFacts:
     verdicts = [Verdict(path, [1] * (len(path) + 1)) for path in paths]
-    return StepFacts.of(load, chosen, verdicts, more.pop("seconds", 0.03), **more)
+    return StepFacts.of(load, chosen, chosen.numbered(verdicts), more.pop("seconds", 0.03), **more)
 
 
 # The values

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from foresay.budget import asking
 from foresay.budget.adaptive import Adaptive
-from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts
+from foresay.budget.load import Load, StepFacts
 from foresay.budget.policy import Fixed, Policy
+from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
 from foresay.verdict import VerdictBatch
 
@@ -115,7 +115,7 @@ def speed(
         ids = np.arange(batch) + batch * (step // answers) if told_apart else None
         load = Load(contexts, left, ids=ids)
         budgets = policy.budgets(load)
-        chosen = Chosen.nothing(batch)
+        chosen = SelectedNodes.nothing(batch)
         drafting = 0.0
         lucky = np.zeros(batch, int)
         if any(budgets):
@@ -132,7 +132,9 @@ def speed(
         )
         rows = batch + int(bounds[-1])
         kind = (rows, rows * context, keys, batch)
-        facts = StepFacts.of(load, chosen, verdicts, machine.timed(*kind), drafting)
+        facts = StepFacts.of(
+            load, chosen, chosen.numbered(verdicts), machine.timed(*kind), drafting
+        )
         policy.observe(facts)
         if step >= steps - (last or steps):
             tokens += facts.committed
@@ -223,7 +225,7 @@ def test_without_calibration_a_boaster_would_win() -> None:
     """The wrong variant fails, so that the tests above mean something."""
     machine = machine_of("linear")
     policy = Adaptive(machine.measured())
-    policy._scores.observe = lambda *_: None  # type: ignore[method-assign]
+    policy._calibration.observe = lambda *_: None  # type: ignore[method-assign]
     text = Text(nothing, blind=True)
     assert speed(policy, text, machine, 1, 500, told_apart=False) < 0.6
 
@@ -308,92 +310,3 @@ def test_the_same_steps_give_the_same_choices() -> None:
         return adaptive_speed("staircase", Text(switching), 32)
 
     assert run() == run()
-
-
-# The calibrations
-
-
-@pytest.mark.parametrize(
-    ("stated", "true"), [(0.9, 0.3), (0.2, 0.6), (0.05, 0.0), (0.999, 0.7), (0.5, 0.5)]
-)
-def test_scores_become_chances(stated: float, true: float) -> None:
-    rng = np.random.default_rng(0)
-    calibration = ScoreCalibration()
-    sizes = np.full(4, 6)
-    offsets = np.arange(0, 25, 6).astype(np.int32)
-    place = np.tile(np.arange(6, dtype=np.int32), 4)
-    scores = (stated ** (place + 1.0)).astype(np.float32)
-    batch = DraftBatch._trusted(np.zeros(24, np.int32), place - 1, offsets, scores)
-    assert calibration(batch) == pytest.approx(scores, abs=1e-3)  # the beginning: no correction
-    means = []
-    for _ in range(600):
-        lucky = (rng.random((4, 6)) < true).cumprod(1).astype(bool).ravel()
-        calibration.observe(batch, lucky)
-        means.append(calibration(batch)[: sizes[0]])
-    found = np.mean(means[300:], axis=0)
-    assert found == pytest.approx(true ** np.arange(1, 7), abs=0.06)
-
-
-def test_a_request_is_worth_what_its_own_drafts_were() -> None:
-    calibration = RequestCalibration(remembered=3)
-    two = DraftBatch._trusted(
-        np.zeros(4, np.int32),
-        np.array([-1, 0, -1, 0], np.int32),
-        np.array([0, 2, 4], np.int32),
-        np.full(4, 0.8, np.float32),
-    )
-    bad, good, new = 5, 6, 7
-    for _ in range(12):
-        calibration.observe(
-            np.array([bad, good]), two, np.full(4, 0.8), np.array([False, False, True, True])
-        )
-    found = calibration(np.array([bad, good, new]))
-    assert found[0] < 0.25  # 2 of a prior against 8 that were expected
-    assert found[1:].tolist() == [1, 1]  # never more than the scores say
-    for number in range(10, 13):  # others push it out
-        calibration.observe(np.array([number, number]), two, np.full(4, 0.8), np.zeros(4, bool))
-    assert calibration(np.array([bad])) == [1]
-
-
-def test_old_drafts_of_a_request_fade() -> None:
-    one = DraftBatch._trusted(
-        np.zeros(2, np.int32),
-        np.array([-1, -1], np.int32),  # two first tokens are one draft
-        np.array([0, 2], np.int32),
-        np.full(2, 0.8, np.float32),
-    )
-    calibration, request = RequestCalibration(remembered=2), np.array([3])
-    calibration.observe(request, one, np.full(2, 0.8), np.zeros(2, bool))
-    assert calibration(request) == pytest.approx(2 / 3)  # at most one token was expected
-    for _ in range(30):
-        calibration.observe(request, one, np.full(2, 0.8), np.zeros(2, bool))
-    bad = float(calibration(request)[0])
-    for _ in range(30):
-        calibration.observe(request, one, np.full(2, 0.8), np.array([True, False]))
-    assert bad < 0.15 and calibration(request) > 0.75
-    for other in (4, 5, 6):  # it drafts all the time, so it is not the oldest
-        calibration.observe(np.array([other]), one, np.full(2, 0.8), np.zeros(2, bool))
-        calibration.observe(request, one, np.full(2, 0.8), np.zeros(2, bool))
-    assert calibration(request) < 1
-
-
-def test_chances_never_rise_down_a_path() -> None:
-    """Whatever was observed: a node must not be taken before its parent."""
-    rng = np.random.default_rng(1)
-    scored, by_depth = ScoreCalibration(), DepthCalibration()
-    for _ in range(200):
-        n = 40
-        parents = np.array([int(rng.integers(-1, i)) for i in range(n)], np.int32)
-        scores = np.ones(n, np.float32)
-        for i, parent in enumerate(parents.tolist()):
-            above = scores[parent] if parent >= 0 else np.float32(1)
-            scores[i] = above * np.float32(rng.choice([1.0, 0.0, 0.5, 0.97]))
-        batch = DraftBatch._trusted(
-            np.zeros(n, np.int32), parents, np.array([0, n], np.int32), scores
-        )
-        for calibration in (scored, by_depth):
-            chances = calibration(batch)
-            has_parent = parents >= 0
-            assert (chances[has_parent] <= chances[parents[has_parent]]).all()
-            assert ((chances >= 0) & (chances <= 1)).all()
-            calibration.observe(batch, rng.random(n) < 0.5)

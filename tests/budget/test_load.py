@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from budget.batches import check_subset, depth_by_hand, facts, load_of, trees
+from budget.batches import check_subset, depth_by_hand, facts, load_of, selected, trees
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import choose_nodes, depths_of, within_max_tokens
+from foresay.budget.load import within_max_tokens
 from foresay.budget.policy import Fixed
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
@@ -19,7 +19,7 @@ def test_depths_by_hand() -> None:
     rng = np.random.default_rng(0)
     for requests in (0, 1, 2, 7):
         batch = trees(rng, requests, 20)
-        assert depths_of(batch).tolist() == [d for draft in batch for d in depth_by_hand(draft)]
+        assert batch.depths.tolist() == [d for draft in batch for d in depth_by_hand(draft)]
 
 
 def test_keep_by_hand() -> None:
@@ -30,20 +30,26 @@ def test_keep_by_hand() -> None:
             Draft([20, 21], [-1, 0], [0.5, 0.4]),
         ]
     )
-    chosen = choose_nodes(batch, np.array([2, 3, 4]))
+    chosen = selected(batch, [2, 3, 4])
     assert chosen.drafts == DraftBatch.of(
         [Draft([12, 13], [-1, 0], [0.1, 0.05]), Draft.empty(), Draft([20], [-1], [0.5])]
     )
     assert chosen.nodes.tolist() == [2, 3, 0]
-    assert choose_nodes(batch, None).drafts is batch
-    assert choose_nodes(batch, None).nodes.tolist() == [0, 1, 2, 3, 0, 1]
-    assert len(choose_nodes(batch, np.empty(0, np.int64)).drafts.tokens) == 0
+    assert selected(batch).drafts is batch
+    assert selected(batch).nodes.tolist() == [0, 1, 2, 3, 0, 1]
+    assert len(selected(batch, []).drafts.tokens) == 0
+
+
+def test_a_node_is_not_kept_without_its_parent() -> None:
+    batch = DraftBatch.of([Draft.empty(), Draft([1, 2, 3], [-1, 0, -1])])
+    with pytest.raises(InputError, match="node 1 of a proposal is kept without its parent"):
+        _ = selected(batch, [1, 2]).drafts
 
 
 def test_probs_are_kept_with_their_nodes() -> None:
     probs = np.eye(3, dtype=np.float32)
     batch = DraftBatch([0, 1, 2], [-1, -1, 1], [0, 3], probs=probs)
-    kept = choose_nodes(batch, np.array([1, 2])).drafts.probs
+    kept = selected(batch, [1, 2]).drafts.probs
     assert kept is not None and kept.tolist() == probs[1:].tolist()
 
 
@@ -57,13 +63,13 @@ def test_paths_go_back_to_the_drafters_numbers() -> None:
     batch = DraftBatch.of(
         [Draft([10, 11, 12, 13], [-1, 0, -1, 2]), Draft.empty(), Draft([20, 21], [-1, -1])]
     )
-    chosen = choose_nodes(batch, np.array([2, 3, 5]))
+    chosen = selected(batch, [2, 3, 5])
     verdicts = [
         Verdict([0, 1], [12, 13, 7], topk(1, 2, 3)),
         Verdict([], [8], topk(4)),
         Verdict([0], [21, 9], topk(5, 6)),
     ]
-    back = chosen.original_paths(verdicts)
+    back = chosen.numbered(verdicts)
     assert [v.path.tolist() for v in back] == [[2, 3], [], [1]]
     assert [v.tokens.tolist() for v in back] == [[12, 13, 7], [8], [21, 9]]
     found = [None if v.topk is None else v.topk.tokens.ravel().tolist() for v in back]
@@ -74,10 +80,10 @@ def test_paths_go_back_to_the_drafters_numbers() -> None:
         back.tokens, back.offsets, back.path, back.path_offsets, back.topk, back.topk_offsets
     )
     with pytest.raises(InputError, match="2 verdicts but 3 drafts"):
-        chosen.original_paths(verdicts[:2])
+        chosen.numbered(verdicts[:2])
     short = [Verdict([], [1], topk(1))] * 3
     with pytest.raises(InputError, match="topk has 3 rows for 3 nodes"):
-        chosen.original_paths(short)
+        chosen.numbered(short)
 
 
 def test_paths_go_back_in_random_trees() -> None:
@@ -96,7 +102,7 @@ def test_paths_go_back_in_random_trees() -> None:
                     path.insert(0, node)
                     node = int(draft.parents[node])
             verdicts.append(Verdict(path, [*draft.tokens[path].tolist(), 0]))
-        back = chosen.original_paths(verdicts)
+        back = chosen.numbered(verdicts)
         for old, new, verdict in zip(batch, back, verdicts, strict=True):
             assert old.tokens[new.path].tolist() == verdict.tokens[:-1].tolist()
             above = [-1, *new.path.tolist()]
@@ -109,7 +115,7 @@ def test_only_some_requests_keep_their_nodes() -> None:
         batch = trees(rng, 3, 6)
         load = load_of(5, 5, 5, tokens_left=4)
         chosen = Fixed().choose(batch, load)
-        some = chosen.only([True, False, True])
+        some = chosen.only(np.repeat([True, False, True], np.diff(batch.offsets)))
         check_subset(batch, some, load)
         assert [len(d) for d in some.drafts] == [len(chosen.drafts[0]), 0, len(chosen.drafts[2])]
 
@@ -120,16 +126,17 @@ def test_the_policy_bears_a_choice_that_was_cut() -> None:
     for _ in range(100):
         load = load_of(5, 5, 5)
         policy.budgets(load)
-        chosen = policy.choose(trees(rng, 3, 6), load).only([True, False, False])
+        batch = trees(rng, 3, 6)
+        first = np.arange(len(batch.tokens)) < batch.offsets[1]
+        chosen = policy.choose(batch, load).only(first)
         policy.observe(facts(load, chosen, [[], [], []]))
-        limit = 0.5 * max(policy._plain, policy._asking.least_loss)
-        assert abs(policy._account) <= limit  # what was cut is not charged for ever
+        assert -0.5 * policy._plain <= policy._account.balance  # what was cut is not charged
 
 
 def test_facts_say_which_nodes_were_accepted() -> None:
     batch = DraftBatch.of([Draft.chain([1, 2, 3]), Draft.empty(), Draft.chain([4, 5])])
     load = load_of(9, 9, 9)
-    step = facts(load, choose_nodes(batch, None), [[0, 1], [], [0]])
+    step = facts(load, selected(batch), [[0, 1], [], [0]])
     assert step.accepted.tolist() == [True, True, False, True, False]
     assert step.committed == 6
 

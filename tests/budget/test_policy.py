@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from budget.batches import check_subset, facts, load_of, trees
+from budget.batches import check_subset, facts, load_of, selected, trees
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes
+from foresay.budget.load import Load, StepFacts
 from foresay.budget.policy import (
     POLICIES,
     DynamicK,
@@ -22,6 +22,7 @@ from foresay.budget.policy import (
     Threshold,
     make_policy,
 )
+from foresay.budget.selected import SelectedNodes
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
 
@@ -103,15 +104,15 @@ def test_dynamic_k_has_a_k_for_each_request_and_forgets_old_ones() -> None:
         assert len(policy._of) <= 50
     # A step without a draft, and a draft cut short by max_tokens, are no failures.
     load = load_of(10, tokens_left=3, ids=np.array([0]))
-    policy.observe(facts(load, Chosen.nothing(1), [[]]))
-    policy.observe(facts(load, choose_nodes(DraftBatch.of([Draft.chain([1, 1])]), None), [[0, 1]]))
+    policy.observe(facts(load, SelectedNodes.nothing(1), [[]]))
+    policy.observe(facts(load, selected(DraftBatch.of([Draft.chain([1, 1])])), [[0, 1]]))
     assert policy.budgets(load) == [12]
 
 
 def test_dynamic_k_without_ids_has_one_k() -> None:
     policy = DynamicK()
     load = load_of(10, 10)
-    chosen = choose_nodes(DraftBatch.of([Draft.chain([1] * 6)] * 2), None)
+    chosen = selected(DraftBatch.of([Draft.chain([1] * 6)] * 2))
     policy.observe(facts(load, chosen, [list(range(6)), list(range(4))]))
     assert policy.budgets(load) == [7, 7]
 
@@ -297,7 +298,7 @@ def test_the_price_of_a_token_is_the_time_of_tokens_now() -> None:
     assert node == pytest.approx(0.001, rel=0.2)
     for _ in range(200):  # steps of two tokens, which take half as long again
         policy.budgets(one)
-        chosen = choose_nodes(DraftBatch.of([Draft.chain([1], [0.9])]), None)
+        chosen = selected(DraftBatch.of([Draft.chain([1], [0.9])]))
         policy.observe(StepFacts(one, chosen, np.array([True]), 2, 0.012, 0.0045))
     policy.budgets(one)
     assert policy.price(one)[0] == pytest.approx(0.75 * policy.cost.of(1, 16, 16, 1), rel=0.05)
@@ -314,7 +315,7 @@ def test_what_the_drafter_has_weighed_is_not_weighed_again() -> None:
             if found[-1]:
                 policy.price(load)
                 policy.spent(spent)
-            nothing = Chosen.nothing(1)
+            nothing = SelectedNodes.nothing(1)
             policy.observe(StepFacts(load, nothing, np.empty(0, bool), 1, 1.0, 0.501))
         return found
 

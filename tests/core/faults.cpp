@@ -245,7 +245,7 @@ struct Stage {
             offsets.push_back(static_cast<int32_t>(tokens.size()));
             budgets.push_back(line.budgets[i]);
         }
-        PackedTrees out;
+        DraftTrees out;
         std::unique_ptr<Request> begun;
         call(line, batch, tokens, offsets, budgets, out, begun);
         if (begun) requests[line.names[0]] = std::move(begun);
@@ -254,13 +254,13 @@ struct Stage {
     }
 
     void call(const Line& line, const std::vector<Request*>& batch, const std::vector<Token>& tokens, const std::vector<int32_t>& offsets,
-              const std::vector<int32_t>& budgets, PackedTrees& out, std::unique_ptr<Request>& begun) {
+              const std::vector<int32_t>& budgets, DraftTrees& out, std::unique_ptr<Request>& begun) {
         const Called called;
         switch (line.call) {
         case Call::begin: begun = drafter->begin(line.tokens[0], line.group, line.tenant); break;
-        case Call::propose: drafter->propose(batch, budgets, 0, out); break;
+        case Call::propose: out = drafter->propose(batch, budgets, 0); break;
         case Call::observe: drafter->observe(batch, tokens, offsets); break;
-        case Call::step: drafter->step(batch, tokens, offsets, budgets, 0, &out); break;
+        case Call::step: out = drafter->step(batch, tokens, offsets, budgets, 0); break;
         case Call::finish:
             if (!batch.empty()) drafter->finish(*batch[0]);
             break;
@@ -285,16 +285,15 @@ struct Stage {
     void expect_refusal(const std::string& where) {
         const std::vector<Token> token{1};
         const std::vector<int32_t> none{0}, one{0, 1}, budget{1};
-        PackedTrees out;
         std::vector<std::function<void()>> calls{
-            [&] { drafter->begin(token, std::nullopt, std::nullopt); }, [&] { drafter->propose({}, {}, 0, out); },
-            [&] { drafter->observe({}, {}, none); },                    [&] { drafter->step({}, {}, none, {}, 0, &out); },
+            [&] { drafter->begin(token, std::nullopt, std::nullopt); }, [&] { drafter->propose({}, {}, 0); },
+            [&] { drafter->observe({}, {}, none); },                    [&] { drafter->step({}, {}, none, {}, 0); },
             [&] { drafter->drop_group("group", std::nullopt); },        [&] { drafter->drop_tenant("tenant"); },
             [&] { drafter->check_integrity(); }};
         for (const auto& [name, request] : requests) {
             Request* const state = request.get();
-            calls.insert(calls.end(), {[&, state] { drafter->propose({&state, 1}, budget, 0, out); }, [&, state] { drafter->observe({&state, 1}, token, one); },
-                                       [&, state] { drafter->step({&state, 1}, token, one, budget, 0, &out); }, [&, state] { drafter->finish(*state); },
+            calls.insert(calls.end(), {[&, state] { drafter->propose({&state, 1}, budget, 0); }, [&, state] { drafter->observe({&state, 1}, token, one); },
+                                       [&, state] { drafter->step({&state, 1}, token, one, budget, 0); }, [&, state] { drafter->finish(*state); },
                                        [&, state] { drafter->text(*state); }, [&, state] { drafter->kinds(*state); }});
         }
         for (size_t c = 0; c < calls.size(); ++c)

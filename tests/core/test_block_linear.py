@@ -282,41 +282,6 @@ def test_a_wrong_offset_and_a_wrong_rounding_are_seen(form: Format) -> None:
 # --- refusals --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"format": "Q2_K"}, r'^the format is "Q2_K"; expected F32, F16, .*, Q6_K$'),
-        ({"format": "q4_1"}, r'^the format is "q4_1"; expected'),
-        ({"format": ""}, r'^the format is ""; expected'),
-        ({"format": "x" * 99}, r'^the format is "x{40}"; expected'),
-        ({"level": "fast"}, r'^level "fast" cannot be run here; expected .*plain$'),
-        ({"outs": 0}, r"^weight has the shape \[0, 64\]; both are from 1 to 16777216$"),
-        ({"ins": 0}, r"^weight has the shape \[3, 0\]"),
-        ({"outs": 2**24 + 1}, r"^weight has the shape \[16777217, 64\]"),
-        ({"ins": 2**63}, r"^weight has the shape"),
-        ({"ins": 65}, r"^weight has rows of 65 numbers; Q4_1 has blocks of 32$"),
-        ({"format": "Q4_K"}, r"^weight has rows of 64 numbers; Q4_K has blocks of 256$"),
-        ({"outs": 4}, r"^weight has 120 bytes; \[4, 64\] of Q4_1 has 160$"),
-        ({"weight": np.zeros(119, np.uint8)}, r"^weight has 119 bytes; \[3, 64\] of Q4_1 has 120$"),
-        ({"weight": np.zeros(0, np.uint8)}, r"^weight has 0 bytes"),
-        ({"order": np.zeros(2, np.int32)}, r"^order has 2 rows; expected 3$"),
-        ({"order": np.array([0, 3, 1], np.int32)}, r"^order has the row 3; expected 0 to 2$"),
-        ({"order": np.array([0, -1, 1], np.int32)}, r"^order has the row -1; expected 0 to 2$"),
-        ({"bias": np.zeros(4, np.float32)}, r"^bias has 4 numbers; expected 3$"),
-    ],
-)
-def test_wrong_weights_are_refused(change: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {"weight": np.zeros(120, np.uint8), "outs": 3, "ins": 64}
-    with pytest.raises(InputError, match=said):
-        _core.BlockLinear(**{"format": "Q4_1", **given, **change})
-
-
-@pytest.mark.parametrize("weight", [np.zeros(120, np.int8), np.zeros((3, 40), np.uint8)])
-def test_weights_are_bytes(weight: Any) -> None:
-    with pytest.raises(TypeError):
-        _core.BlockLinear("Q4_1", weight, 3, 64)
-
-
 @on_each_level
 @of_each_quantised
 @pytest.mark.parametrize("half", [0x7C00, 0xFC00, 0x7E00, 0xFFFF])
@@ -339,53 +304,3 @@ def test_weights_that_are_no_numbers_are_refused(name: str, value: float, level:
     stored[3, 7] = np.array([value], bits).view(np.uint8)[-form.bytes :]
     with pytest.raises(InputError, match=r"^number 7 of output 3 is none; the file is damaged$"):
         layer_of(form, stored, level)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"threads": 0}, "^threads is 0; expected 1 to 256$"),
-        ({"threads": 257}, "^threads is 257"),
-        ({"x": np.zeros((2, 63), np.float32)}, r"^x has the shape \[2, 63\]; expected \[2, 64\]$"),
-        ({"x": np.zeros((3, 64), np.float32)}, r"^out has the shape \[2, 3\]; expected \[3, 3\]$"),
-        ({"out": np.zeros((2, 4), np.float32)}, r"^out has the shape \[2, 4\]; expected"),
-    ],
-)
-def test_wrong_arrays_are_refused(change: dict[str, Any], said: str) -> None:
-    layer = _core.BlockLinear("Q4_1", np.zeros(120, np.uint8), 3, 64)
-    out = np.full((2, 3), 9, np.float32)
-    given: dict[str, Any] = {"x": np.zeros((2, 64), np.float32), "out": out, "threads": 1}
-    with pytest.raises(InputError, match=said):
-        layer.multiply(**{**given, **change})
-    assert np.all(out == 9)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"x": np.zeros((2, 64), np.float64)},
-        {"x": np.zeros((2, 128), np.float32)[:, ::2]},
-        {"x": np.zeros(64, np.float32)},
-        {"out": np.zeros((2, 6), np.float32)[:, ::2]},
-        {"out": np.zeros((2, 3), np.int32)},
-        {"threads": -1},
-    ],
-)
-def test_arrays_of_another_kind_are_refused(change: dict[str, Any]) -> None:
-    layer = _core.BlockLinear("Q4_1", np.zeros(120, np.uint8), 3, 64)
-    given: dict[str, Any] = {"x": np.zeros((2, 64), np.float32), "threads": 1}
-    with pytest.raises(TypeError):
-        layer.multiply(**{"out": np.zeros((2, 3), np.float32), **given, **change})
-
-
-def test_out_is_not_x() -> None:
-    layer = _core.BlockLinear("F32", np.zeros(64 * 64 * 4, np.uint8), 64, 64)
-    memory = np.zeros((6, 64), np.float32)
-    layer.multiply(memory[:3], memory[3:])
-    with pytest.raises(InputError, match=r"^out overlaps x; expected memory of its own$"):
-        layer.multiply(memory[:3], memory[2:5])
-    read_only = np.zeros((3, 64), np.float32)
-    read_only.flags.writeable = False
-    layer.multiply(read_only, memory[:3])
-    with pytest.raises(TypeError):
-        layer.multiply(memory[:3], read_only)

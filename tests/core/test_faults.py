@@ -26,7 +26,10 @@ pytestmark = [
 
 
 def built(folder: Path, *options: str) -> Path:
-    sources = [HERE / "faults.cpp", CSRC / "slab.cpp"]
+    sources = [
+        HERE / "faults.cpp",
+        *(CSRC / f"{name}.cpp" for name in ("slab", "drafts", "threads")),
+    ]
     sources += [*(CSRC / "suffix").glob("*.cpp"), *(CSRC / "corpus").glob("*.cpp")]
     program = folder / "faults"
     flags = ["-std=c++20", "-Og", "-pthread", f"-I{CSRC}", *options]

@@ -9,12 +9,12 @@ import threading
 import pytest
 
 from core.brute import int32s
+from core.texts import Texts
 from foresay import Verdict, VerdictBatch
-from foresay.drafters import SuffixDrafter
-from foresay.errors import InputError, StateError
+from foresay.errors import InputError
 
 
-def live(drafter: SuffixDrafter, tenant: str | None, seed: int, requests: int = 30) -> list[object]:
+def live(drafter: Texts, tenant: str | None, seed: int, requests: int = 30) -> list[object]:
     """Some traffic of one tenant; returns every draft it was given."""
     rng = random.Random(seed)
     seen: list[object] = []
@@ -34,56 +34,44 @@ def live(drafter: SuffixDrafter, tenant: str | None, seed: int, requests: int = 
 
 @pytest.mark.parametrize("history", [True, False])
 def test_a_tenant_sees_nothing_of_another_not_even_in_its_scores(history: bool) -> None:
-    alone = live(SuffixDrafter(history=history), "b", 1)
-    shared = SuffixDrafter(history=history)
+    alone = live(Texts(history=history), "b", 1)
+    shared = Texts(history=history)
     live(shared, "a", 2)
     assert live(shared, "b", 1) == alone
-    assert live(SuffixDrafter(history=history), "c", 1) == alone
+    assert live(Texts(history=history), "c", 1) == alone
 
 
 def test_no_tenant_is_not_the_tenant_without_a_name() -> None:
-    drafter = SuffixDrafter()
-    state = drafter.begin(int32s([1, 2, 3]))
-    drafter.observe([state], [Verdict([], [50, 51, 52])])
-    drafter.finish(state)
-    nameless = drafter.begin(int32s([1, 2, 3]), tenant="")
-    assert 50 not in drafter.propose([nameless], [16])[0].tokens
+    drafter = Texts()
+    drafter.write([1, 2], [50, 51, 52])
+    assert not drafter.knows("", 50)
     drafter.drop_tenant("")
-    again = drafter.begin(int32s([1, 2, 3]))
-    assert 50 in drafter.propose([again], [4])[0].tokens
+    assert drafter.knows(None, 50)
 
 
 def test_of_a_prompt_only_the_last_tokens_enter_the_history() -> None:
-    drafter = SuffixDrafter(own=False)
-    state = drafter.begin(int32s([7, 8, 9, 900, 901, *range(100, 140)]))
-    drafter.observe([state], [Verdict([], [50])])
-    drafter.finish(state)
-    probe = drafter.begin(int32s([7, 8, 9]))
-    assert not {900, 901} & set(drafter.propose([probe], [64])[0].tokens.tolist())
-    lead = drafter.begin(int32s([137, 138, 139]))
-    assert drafter.propose([lead], [1])[0].tokens.tolist() == [50]
+    drafter = Texts(own=False)
+    drafter.write([7, 8, 9, 900, 901, *range(100, 140)], [50])
+    assert not {900, 901} & set(drafter.drafted(drafter.start(7, 8, 9)))
+    assert drafter.drafted(drafter.start(137, 138, 139), 1) == [50]
 
 
 def test_the_place_in_the_history_moves_with_the_text() -> None:
-    drafter = SuffixDrafter(own=False)
+    drafter = Texts(own=False)
     output = [(i * 37) % 101 + 10 for i in range(60)]
-    state = drafter.begin(int32s([1, 2, 3]))
-    drafter.observe([state], [Verdict([], output)])
-    drafter.finish(state)
-    follower = drafter.begin(int32s([1, 2, 3]))
+    drafter.write([1, 2, 3], output)
+    follower = drafter.start(1, 2, 3)
     for at in range(0, 50, 2):
-        assert drafter.propose([follower], [3])[0].tokens[0] == output[at]
-        drafter.observe([follower], [Verdict([], output[at : at + 2])])
-    other = drafter.begin(int32s([4]))  # splits states that the follower's place may stand in
-    drafter.observe([other], [Verdict([], [9, *output[40:52], 8])])
-    drafter.finish(other)
-    assert output[50] in drafter.propose([follower], [3])[0].tokens
+        assert drafter.drafted(follower, 3)[0] == output[at]
+        drafter.commit(follower, *output[at : at + 2])
+    drafter.write([4], [9, *output[40:52], 8])  # splits states that its place may stand in
+    assert output[50] in drafter.drafted(follower, 3)
 
 
 @pytest.mark.parametrize("extra", [0, 4])
 def test_asking_once_more_changes_nothing(extra: int) -> None:
     def run(ask_again: bool) -> list[list[float]]:
-        drafter = SuffixDrafter()
+        drafter = Texts()
         first = drafter.begin(int32s([1, 2, 3]))
         drafter.observe([first], [Verdict([], [4, 5, 6, 7] * 6)])
         state = drafter.begin(int32s([1, 2, 3, 4, 5, 6, 7, 4, 5]))
@@ -105,7 +93,7 @@ def test_asking_once_more_changes_nothing(extra: int) -> None:
 
 def test_right_drafts_raise_the_score_and_wrong_ones_lower_it() -> None:
     def last_score(right: bool) -> float:
-        drafter = SuffixDrafter(history=False)
+        drafter = Texts(history=False)
         for request in range(40):
             base = 100 + 10 * request
             state = drafter.begin(int32s([base, base + 1, base + 2, base + 3, base, base + 1]))
@@ -115,25 +103,14 @@ def test_right_drafts_raise_the_score_and_wrong_ones_lower_it() -> None:
         assert draft.scores is not None
         return float(draft.scores[0])
 
-    fresh = SuffixDrafter(history=False)
+    fresh = Texts(history=False)
     draft = fresh.propose([fresh.begin(int32s([1, 2, 3, 4, 1, 2]))], [1])[0]
     assert draft.scores is not None
     assert last_score(False) < 0.5 * draft.scores[0] < draft.scores[0] < last_score(True)
 
 
-def test_a_state_that_is_dropped_frees_its_group_for_eviction() -> None:
-    drafter = SuffixDrafter(group_bytes=1, history=False)
-    state = drafter.begin(int32s([1, 2, 3]), group="g")
-    drafter.observe([state], [Verdict([], [4])])
-    del state
-    gc.collect()
-    drafter.finish(drafter.begin(int32s([1])))  # eviction takes place here
-    with pytest.raises(InputError, match="'g' is not known"):
-        drafter.drop_group("g")
-
-
 def test_a_list_of_states_that_changes_meanwhile() -> None:
-    drafter = SuffixDrafter(threads=1)
+    drafter = Texts(threads=1)
     states = [drafter.begin(int32s(list(range(50)) * 4)) for _ in range(4)]
 
     class Budgets(list[int]):
@@ -142,12 +119,11 @@ def test_a_list_of_states_that_changes_meanwhile() -> None:
             gc.collect()
             return iter([8] * 4)
 
-    with pytest.raises((InputError, StateError)):
-        drafter.propose(states, Budgets([8] * 4))
+    assert len(drafter.propose(states, Budgets([8] * 4))) == 4  # of the states that it was given
 
 
 def test_arrays_that_change_meanwhile() -> None:
-    drafter = SuffixDrafter()
+    drafter = Texts()
     states = [drafter.begin(int32s([1, 2, 3])) for _ in range(8)]
     tokens = int32s([5] * 16)
     offsets = int32s(list(range(0, 17, 2)))

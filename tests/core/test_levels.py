@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from core.attention_twin import shortened
+from core.kernels import choose, softmax_into
 from foresay import _core
 from foresay.errors import InputError
 
@@ -42,18 +43,8 @@ def results(level: str = "") -> dict[str, str]:
     blocks.multiply(np.ascontiguousarray(floats[:, :192]), product := np.empty((8, 8), np.float32))
     found["blocks"] = (product,)
     residual = np.empty(floats.shape)
-    found["residual"] = (
-        residual,
-        *_core.unnormalised_softmax(
-            floats,
-            rows=rows,
-            temperatures=np.full(8, 0.7, np.float32),
-            residual=residual,
-            walks=rows,
-            threads=1,
-            level=level,
-        ),
-    )
+    totals, statuses = softmax_into(residual, rows, floats, rows, 0.7, level=level)
+    found["residual"] = residual, totals, np.array(statuses)
     kv, out = _core.Kv([(1, 64, 64)], "float32"), np.empty((1, 40, 2, 64), np.float32)
     step = _core.AttentionStep([kv], ints(0, 40), ints(*range(-1, 39)), level)
     shape = rng.standard_normal((1, 2, 40, 64)).astype(np.float32)
@@ -62,15 +53,7 @@ def results(level: str = "") -> dict[str, str]:
     normed = np.empty_like(bits)
     _core.rms_norm(bits, bits[0].copy(), 1e-5, normed, level)
     found["norm"] = (normed,)
-    found["choices"] = _core.choose(
-        floats,
-        temperatures=np.array([0, 0.3, 1, 1, 2, 5, 0, 1], np.float32),
-        seeds=np.arange(8, dtype=np.uint64),
-        positions=np.arange(8, dtype=np.uint32),
-        stream=0,
-        threads=1,
-        level=level,
-    )
+    found["choices"] = choose(floats, (0, 0.3, 1, 1, 2, 5, 0, 1), rows, rows, level=level)
     return {
         name: hashlib.sha256(
             b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)

@@ -4,7 +4,6 @@ and that a row's bits are its own."""
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from core.attention_twin import shortened
 from foresay import _core
-from foresay.errors import InputError
 from pairs import pairs
 
 Bits = NDArray[np.uint16]
@@ -121,64 +119,6 @@ def test_infinities_and_what_is_no_number(level: str) -> None:
     assert np.all(np.isnan(wide(product(layer, x)[0, :32])))
     assert product(layer, x)[0, 32] == 0x7F80
     assert not product(layer, x)[1].any()
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"threads": 0}, "threads is 0"),
-        ({"threads": 257}, "threads is 257"),
-        ({"x": np.zeros((3, 7), np.uint16)}, "x has the shape \\[3, 7\\]"),
-        ({"x": np.zeros((), np.uint16)}, "x has the shape"),
-        ({"x": np.zeros((3, 8), np.float32)}, "x is of another dtype"),
-        ({"x": np.zeros((8, 3), np.uint16).T}, "x has rows at unequal distances"),
-        ({"x": np.zeros((2, 4, 8), np.uint16)[:, :3]}, "x has rows at unequal distances"),
-        ({"x": np.zeros((4, 8), np.uint16)}, "out has 3 rows"),
-        ({"out": np.zeros((3, 8), np.uint16)}, "out has the shape"),
-        ({"out": np.zeros((3, 10), np.uint16)[:, :5]}, "out is not contiguous"),
-        ({"out": np.zeros((3, 5), np.float32)}, "out is of another dtype"),
-    ],
-)
-def test_wrong_arrays_are_refused(change: dict[str, Any], said: str) -> None:
-    layer = _core.Linear(np.ones((5, 8), np.uint16))
-    out = np.full((3, 5), 9, np.uint16)
-    arguments: dict[str, Any] = {"x": np.zeros((3, 8), np.uint16), "out": out, "threads": 1}
-    with pytest.raises(InputError, match=said):
-        layer.multiply(**{**arguments, **change})
-    assert np.all(out == 9)
-
-
-def test_out_is_not_x() -> None:
-    layer, memory = _core.Linear(np.ones((8, 8), np.uint16)), np.zeros((6, 8), np.uint16)
-    layer.multiply(memory[:3], memory[3:])
-    with pytest.raises(InputError, match="out overlaps x"):
-        layer.multiply(memory[:3], memory[2:5])
-    read_only = np.zeros((3, 8), np.uint16)
-    read_only.flags.writeable = False
-    layer.multiply(read_only, memory[:3])
-    with pytest.raises(TypeError, match="out is not an array"):
-        layer.multiply(memory[:3], read_only)
-
-
-@pytest.mark.parametrize(
-    ("weight", "bias", "said"),
-    [
-        (np.zeros((0, 4), np.uint16), None, "weight has the shape \\[0, 4\\]"),
-        (np.zeros((4, 0), np.uint16), None, "weight has the shape \\[4, 0\\]"),
-        (np.zeros(4, np.uint16), None, "expected 2 dimensions"),
-        (np.zeros((4, 4), np.float32), None, "weight is of another dtype"),
-        (np.zeros((4, 4), np.uint16), np.zeros(3, np.uint16), "bias has the shape \\[3\\]"),
-        (np.zeros((4, 4), np.uint16), np.zeros(4, np.float32), "bias is of another dtype"),
-    ],
-)
-def test_wrong_weights_are_refused(weight: Any, bias: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        _core.Linear(weight, bias)
-
-
-def test_a_level_that_is_not_there() -> None:
-    with pytest.raises(InputError, match=r'^level "fast" cannot be run here; expected .*plain$'):
-        _core.Linear(np.ones((2, 2), np.uint16), None, "fast")
 
 
 @pytest.mark.skipif("FORESAY_SANITIZE" in os.environ, reason="torch under the sanitizers")

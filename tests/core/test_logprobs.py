@@ -10,10 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from core.kernels import LEVEL, Floats, bits, normal, on_each_level, wide
 from foresay import _core
-from foresay.errors import InputError
 
-Floats = NDArray[np.float32]
+__all__ = ["on_each_level"]  # every test runs on every level that the machine offers
 
 WIDTHS = (1, 2, 15, 16, 17, 127, 128, 129, 1000)
 SHAPES = (  # scale and shift of normal logits
@@ -22,18 +22,9 @@ SHAPES = (  # scale and shift of normal logits
 )
 VOCABULARY = 49_152
 
-LEVEL = ""  # of the processor
-
-
-@pytest.fixture(scope="module", params=_core.cpu_levels(), autouse=True)
-def on_each_level(request: pytest.FixtureRequest) -> None:
-    """Every test runs on every level that the machine offers."""
-    global LEVEL
-    LEVEL = request.param
-
 
 def topk(logits: NDArray[Any], k: int, threads: int = 1) -> tuple[NDArray[np.int32], Floats]:
-    return _core.topk(logits, k, threads=threads, level=LEVEL)
+    return _core.topk(logits, k, threads=threads, level=LEVEL[0])
 
 
 def logprobs(
@@ -51,22 +42,8 @@ def logprobs(
         temperatures=np.full(len(rows), temperature, np.float32),
         top=top,
         threads=threads,
-        level=LEVEL,
+        level=LEVEL[0],
     )
-
-
-def normal(seed: int, *shape: int, scale: float = 1.0, shift: float = 0.0) -> Floats:
-    found = np.random.default_rng(seed).standard_normal(shape) * scale + shift
-    return found.astype(np.float32)
-
-
-def bits(values: Floats) -> NDArray[np.uint16]:
-    """As bfloat16, cut off."""
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def wide(values: NDArray[np.uint16]) -> Floats:
-    return (values.astype(np.uint32) << 16).view(np.float32)
 
 
 def kinds(values: Floats) -> list[tuple[NDArray[Any], Floats]]:
@@ -231,59 +208,3 @@ def test_nothing_is_asked() -> None:
     assert [found.shape for found in topk(np.zeros((2, 7), np.float32), 0)] == [(2, 0), (2, 0)]
     empty = logprobs(none, np.empty(0, np.int64), np.empty(0, np.int32), top=2)
     assert [found.shape for found in empty] == [(0,), (0, 2), (0, 2)]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"k": 6}, "k is 6; expected 0 to the 5 logits of a row"),
-        ({"threads": 0}, "threads is 0; expected 1 to 256"),
-        ({"threads": 257}, "threads is 257; expected 1 to 256"),
-        ({"logits": np.zeros((1, 0), np.float32)}, "a row has 0 logits; expected 1 to 2147483647"),
-    ],
-    ids=str,
-)
-def test_a_topk_that_does_not_fit(change: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {"logits": np.zeros((2, 5), np.float32), "k": 5, "threads": 1}
-    _core.topk(**given, level=LEVEL)
-    with pytest.raises(InputError) as caught:
-        _core.topk(**(given | change), level=LEVEL)
-    assert str(caught.value) == said
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"rows": np.array([0, 2])}, "rows has row 2, but there are 2 rows"),
-        ({"rows": np.array([-1, 0])}, "rows has row -1, but there are 2 rows"),
-        ({"tokens": np.array([0, 5], np.int32)}, "token 5 has no logit; expected 0 to 4"),
-        ({"tokens": np.array([-1, 0], np.int32)}, "token -1 has no logit; expected 0 to 4"),
-        ({"tokens": np.zeros(3, np.int32)}, "tokens has 3 values; expected 2"),
-        ({"temperatures": np.ones(1, np.float32)}, "temperatures has 1 values; expected 2"),
-        ({"temperatures": np.array([1, -1], np.float32)}, "temperature -1.000000 is not valid"),
-        ({"temperatures": np.array([1, np.nan], np.float32)}, "temperature nan is not valid"),
-        ({"top": 6}, "top is 6; expected 0 to the 5 logits of a row"),
-        ({"threads": 0}, "threads is 0; expected 1 to 256"),
-        ({"logits": np.zeros((2, 0), np.float32), "top": 0}, "a row has 0 logits; expected 1 to"),
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_is_refused(change: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {
-        "logits": np.zeros((2, 5), np.float32),
-        "rows": np.array([0, 1]),
-        "tokens": np.array([0, 4], np.int32),
-        "temperatures": np.ones(2, np.float32),
-        "top": 5,
-        "threads": 1,
-    }
-    _core.token_logprobs(**given, level=LEVEL)
-    with pytest.raises(InputError) as caught:
-        _core.token_logprobs(**(given | change), level=LEVEL)
-    assert str(caught.value).startswith(said)
-
-
-def test_other_types_are_not_converted() -> None:
-    for wrong in (np.zeros((2, 5)), np.zeros((2, 10), np.float32)[:, ::2], np.zeros(5, np.float32)):
-        with pytest.raises(TypeError):
-            topk(wrong, 1)

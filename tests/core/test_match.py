@@ -12,8 +12,8 @@ from foresay import _core
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
 from foresay.sampling.acceptance.match import match
-from foresay.sampling.ask import Ask
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.verification import VerificationInput
 
 WIDTH = 5
 
@@ -25,7 +25,7 @@ def draft(rng: np.random.Generator) -> Draft:
     return Draft(rng.integers(0, WIDTH, size).astype(np.int32), parents)
 
 
-def ask(rng: np.random.Generator) -> Ask:
+def one_input(rng: np.random.Generator) -> VerificationInput:
     params = SamplingParams(
         temperature=float(rng.choice([0.0, 0.0, 0.7])),
         max_tokens=int(rng.integers(3, 8)),
@@ -33,7 +33,9 @@ def ask(rng: np.random.Generator) -> Ask:
     )
     prompt, output = (np.zeros(int(rng.integers(1, most)), np.int32) for most in (9, 3))
     stops = rng.integers(0, 2 * WIDTH, int(rng.integers(0, 3)))
-    return Ask(params, int(rng.integers(2**63)), prompt, output, tuple(stops.tolist()))
+    return VerificationInput(
+        params, int(rng.integers(2**63)), prompt, output, tuple(stops.tolist())
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -42,14 +44,14 @@ def test_equals_the_twin(seed: int, dtype: torch.dtype) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, 6))
     drafts = DraftBatch.of([draft(rng) for _ in range(count)])
-    asks = [ask(rng) for _ in range(count)]
+    inputs = [one_input(rng) for _ in range(count)]
     logits = torch.from_numpy(rng.standard_normal((count + len(drafts.tokens), WIDTH)) * 2)
     for row in np.flatnonzero(rng.random(len(logits)) < 0.15):
         where = slice(None) if rng.random() < 0.3 else int(rng.integers(WIDTH))
         logits[row, where] = float(rng.choice([np.nan, np.inf, -np.inf]))
     given = logits.to(dtype)
-    found = match(drafts, given, asks, kernel="core", threads=2)
-    twin = match(drafts, given, asks, kernel="core", every_row=True)
+    found = match(drafts, given, inputs, kernel="core", threads=2)
+    twin = match(drafts, given, inputs, kernel="core", every_row=True)
     assert found.verdicts == twin.verdicts
     assert np.array_equal(found.rows, twin.rows)
     assert {at: str(e) for at, e in found.failures.items()} == {
@@ -114,48 +116,3 @@ def ints(*values: int) -> Any:
 
 def longs(*values: int) -> Any:
     return np.array(values, np.int64)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"offsets": ints(0)}, "offsets has 1 values; expected 2"),
-        ({"offsets": ints(0, 2)}, "offsets are from 0 to 2; expected 0 to 1, the number of nodes"),
-        ({"parents": ints()}, "there are 1 tokens but 0 parents; expected one each"),
-        ({"parents": ints(0)}, "parents[0] is 0; expected -1 to -1 for node 0 of its draft"),
-        ({"tokens": ints(-1)}, "tokens[0] is -1; expected a token id"),
-        ({"temperatures": np.zeros(1, np.float32)}, "temperatures has 1 values; expected 2"),
-        ({"temperatures": np.array([0, -1], np.float32)}, "temperature -1.000000 is not valid"),
-        ({"temperatures": np.array([0, np.inf], np.float32)}, "temperature inf is not valid"),
-        ({"positions": longs()}, "positions has 0 values; expected 1"),
-        ({"positions": longs(-1)}, "positions[0] is -1; expected 0 to 4294967294"),
-        ({"positions": longs(2**32 - 1)}, "positions[0] is 4294967295; expected 0 to"),
-        ({"room": longs(1, 1)}, "room has 2 values; expected 1"),
-        ({"stops": longs(1)}, "stops has 1 values; expected 0"),
-        ({"stops": longs(1), "stop_owners": longs(1)}, "stop 0 is of request 1; expected"),
-        ({"stops": longs(1), "stop_owners": longs(-1)}, "stop 0 is of request -1; expected"),
-        ({"threads": 0}, "threads is 0; expected 1 to 256"),
-        ({"logits": np.zeros((3, WIDTH), np.float32)}, "logits have 3 rows; expected 2, one for"),
-        ({"logits": np.zeros((2, 0), np.float32)}, "a row has 0 logits; expected 1 to 2147483647"),
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_is_refused(change: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {
-        "logits": np.zeros((2, WIDTH), np.float32),
-        "offsets": ints(0, 1),
-        "tokens": ints(0),
-        "parents": ints(-1),
-        "temperatures": np.zeros(2, np.float32),
-        "seeds": np.zeros(1, np.uint64),
-        "positions": longs(3),
-        "room": longs(9),
-        "stop_owners": longs(),
-        "stops": longs(),
-        "stream": 0,
-        "threads": 1,
-    }
-    assert _core.match(**given)[0].tolist() == [0, 0]
-    with pytest.raises(InputError) as caught:
-        _core.match(**(given | change))
-    assert str(caught.value).startswith(said)

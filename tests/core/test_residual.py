@@ -3,72 +3,42 @@ decision hangs on them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from foresay import _core
-from foresay.errors import InputError
+from core.kernels import (
+    Doubles,
+    Each,
+    Floats,
+    draw,
+    longs,
+    normal,
+    on_each_level,
+    softmax_into,
+    subtract_rows,
+    sums_of,
+)
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Weighed = tuple[Doubles, Doubles, list[int]]
+__all__ = ["on_each_level"]  # every test runs on every level that the machine offers
 
 GOOD, NAN, INFINITE, EMPTY = 0, 2, 3, 4
 WIDTHS = (1, 2, 31, 32, 33, 511, 512, 513, 1500)
 TINY = np.finfo(np.float64).tiny
 
-LEVEL = ""  # of the processor
-
-
-@pytest.fixture(scope="module", params=_core.cpu_levels(), autouse=True)
-def on_each_level(request: pytest.FixtureRequest) -> None:
-    """Every test runs on every level that the machine offers."""
-    global LEVEL
-    LEVEL = request.param
-
-
-def longs(values: Sequence[int] | range) -> NDArray[np.int64]:
-    return np.array(values, np.int64)
-
 
 def softmax(
-    scores: Floats, temperature: float | Sequence[float] = 1.0, threads: int = 1
-) -> Weighed:
+    scores: Floats, temperature: Each = 1.0, threads: int = 1
+) -> tuple[Doubles, Doubles, list[int]]:
     """Every row into that of the same number."""
     residual, all_rows = np.full(scores.shape, -7.0), np.arange(len(scores))
-    totals, statuses = _core.unnormalised_softmax(
-        scores,
-        rows=all_rows,
-        temperatures=np.full(len(scores), temperature, np.float32),
-        residual=residual,
-        walks=all_rows,
-        threads=threads,
-        level=LEVEL,
-    )
-    return residual, totals, statuses.tolist()
+    return residual, *softmax_into(residual, all_rows, scores, all_rows, temperature, threads)
 
 
 def subtract(
-    residual: Doubles, probs: Floats, totals: Doubles, sums: Doubles, threads: int = 1
+    residual: Doubles, probs: Floats, totals: Doubles, of: Doubles, threads: int = 1
 ) -> Doubles:
-    everything = np.arange(len(residual))
-    return _core.subtract(
-        residual,
-        walks=everything,
-        totals=totals,
-        probs=probs,
-        rows=everything,
-        sums=sums,
-        threads=threads,
-        level=LEVEL,
-    )
-
-
-def normal(seed: int, *shape: int, scale: float = 1.0) -> Floats:
-    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+    every = np.arange(len(residual))
+    return subtract_rows(residual, every, probs, every, totals, of, threads)
 
 
 # ---- softmax -------------------------------------------------------------------------------------
@@ -161,15 +131,7 @@ def test_scores_are_judged_after_the_division() -> None:
 
 def test_only_the_walks_that_are_named_are_written() -> None:
     scores, residual = normal(0, 6, 40), np.full((4, 40), -7.0)
-    totals, _ = _core.unnormalised_softmax(
-        scores,
-        rows=longs([5, 2]),
-        temperatures=np.ones(2, np.float32),
-        residual=residual,
-        walks=longs([3, 0]),
-        threads=2,
-        level=LEVEL,
-    )
+    totals, _ = softmax_into(residual, longs([3, 0]), scores, longs([5, 2]), threads=2)
     expected = softmax(scores)
     assert (residual[[3, 0]] == expected[0][[5, 2]]).all() and (residual[1:3] == -7).all()
     assert (totals == expected[1][[5, 2]]).all()
@@ -181,22 +143,20 @@ def test_only_the_walks_that_are_named_are_written() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_sums_are_the_naive_ones(width: int) -> None:
     probs = np.abs(normal(width, 5, width))
-    sums, least = _core.sums(probs, rows=longs([3, 3, 0]), threads=2, level=LEVEL)
+    sums, least = sums_of(probs, longs([3, 3, 0]), 2)
     np.testing.assert_allclose(sums, probs[[3, 3, 0]].sum(axis=1, dtype=np.float64), rtol=1e-14)
     assert (least == probs[[3, 3, 0]].min(axis=1)).all()
     for place in {0, width // 2, width - 1}:
         for value in (np.nan, np.inf, -np.inf, -1e-45):
             bad = np.tile(probs[0], (2, 1))
             bad[0, place] = value
-            sums, least = _core.sums(bad, rows=longs([0, 1]), threads=1, level=LEVEL)
+            sums, least = sums_of(bad, longs([0, 1]), 1)
             right = (sums < np.inf) & (least >= 0)
             assert right.tolist() == [False, True], (place, value)
 
 
 def test_the_least_floats_are_counted() -> None:
-    sums, least = _core.sums(
-        np.full((1, 100), 1e-45, np.float32), rows=longs([0]), threads=1, level=LEVEL
-    )
+    sums, least = sums_of(np.full((1, 100), 1e-45, np.float32), longs([0]), 1)
     assert sums[0] == 100 * 2.0**-149 and least[0] == np.float32(1e-45)
 
 
@@ -224,7 +184,7 @@ def test_what_is_left_of_laws() -> None:
     scores = normal(1, 4, 3000, scale=2)
     probs = np.exp(normal(2, 4, 3000, scale=2))
     residual, totals, _ = softmax(scores)
-    sums, _ = _core.sums(probs, rows=longs(range(4)), threads=1, level=LEVEL)
+    sums, _ = sums_of(probs, longs(range(4)), 1)
     before = residual.copy()
     new = subtract(residual, probs, totals, sums)
     rest = np.maximum(before - probs * (totals / sums)[:, None], 0)
@@ -245,15 +205,8 @@ def test_where_nothing_is_left_all_stays() -> None:
 def test_walks_and_rows_of_a_subtraction() -> None:
     residual, probs = np.full((3, 8), 5.0), np.zeros((4, 8), np.float32)
     probs[3, 6], probs[1, 2] = 1, 1
-    new = _core.subtract(
-        residual,
-        walks=longs([2, 0]),
-        totals=np.full(2, 3.0),
-        probs=probs,
-        rows=longs([3, 1]),
-        sums=np.ones(2),
-        threads=2,
-        level=LEVEL,
+    new = subtract_rows(
+        residual, longs([2, 0]), probs, longs([3, 1]), np.full(2, 3.0), np.ones(2), 2
     )
     expected = np.full((3, 8), 5.0)
     expected[2, 6] = expected[0, 2] = 2
@@ -277,14 +230,14 @@ def test_draws_are_the_naive_ones(width: int) -> None:
         for row, coin, total in zip(residual, coins, totals, strict=True)
     ]
     for threads in (1, 2, 7):
-        drawn = _core.draw(residual, coins, threads=threads, level=LEVEL)
+        drawn = draw(residual, coins, threads)
         assert drawn.tolist() == expected
     assert (residual[np.arange(200), drawn] > 0).all()
 
 
 def test_a_goal_on_an_edge_belongs_to_the_next_token() -> None:
     residual = np.tile([0.0, 1, 0, 1, 2, 0], (4, 1))
-    drawn = _core.draw(residual, np.array([0, 0.25, 0.5, 0.75]), threads=1, level=LEVEL)
+    drawn = draw(residual, np.array([0, 0.25, 0.5, 0.75]), 1)
     assert drawn.tolist() == [1, 3, 4, 4]
 
 
@@ -296,19 +249,11 @@ def test_roundings_never_draw_what_has_no_weight() -> None:
         residual[:150, 512:] = 0  # nothing in the last blocks
         residual[:, 0] = scale
         coins = np.where(np.arange(300) % 2, 1 - 2.0**-53, rng.random(300))
-        drawn = _core.draw(residual, coins, threads=2, level=LEVEL)
+        drawn = draw(residual, coins, 2)
         assert (residual[np.arange(300), drawn] > 0).all()
         sums = np.cumsum(residual, axis=1)
         near = sums[np.arange(300), drawn] / sums[:, -1]
         assert (near >= coins * (1 - 1e-12)).all()
-
-
-@pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
-def test_no_draw_without_a_sum(value: float) -> None:
-    residual = np.ones((2, 40))
-    residual[1] = value
-    with pytest.raises(InputError, match=r"^the residual of row 1 sums to -?(0.0+|inf|nan);"):
-        _core.draw(residual, np.full(2, 0.5), threads=1, level=LEVEL)
 
 
 # ---- all -----------------------------------------------------------------------------------------
@@ -322,11 +267,9 @@ def test_threads_and_neighbours_change_nothing() -> None:
     def run(rows: slice, threads: int) -> list[list[object]]:
         residual, totals, statuses = softmax(scores[rows], temperatures[rows], threads)
         count = len(totals)
-        sums, least = _core.sums(
-            probs[rows], rows=longs(range(count)), threads=threads, level=LEVEL
-        )
+        sums, least = sums_of(probs[rows], longs(range(count)), threads)
         new = subtract(residual, probs[rows], totals, sums, threads)
-        drawn = _core.draw(residual, coins[rows], threads=threads, level=LEVEL)
+        drawn = draw(residual, coins[rows], threads)
         columns = (residual, totals, statuses, sums, least, new, drawn)
         return [list(row) for row in zip(*(np.asarray(c).tolist() for c in columns), strict=True)]
 
@@ -338,9 +281,9 @@ def test_threads_and_neighbours_change_nothing() -> None:
 def test_no_rows_are_no_results() -> None:
     none, some = np.empty((0, 5), np.float32), np.ones((2, 5), np.float32)
     assert [len(part) for part in softmax(none)] == [0, 0, 0]
-    assert [len(part) for part in _core.sums(some, rows=longs([]), threads=1, level=LEVEL)] == [
+    assert [len(part) for part in sums_of(some, longs([]), 1)] == [
         0,
         0,
     ]
     assert len(subtract(np.empty((0, 5)), some, np.empty(0), np.empty(0))) == 0
-    assert len(_core.draw(np.empty((0, 5)), np.empty(0), threads=1, level=LEVEL)) == 0
+    assert len(draw(np.empty((0, 5)), np.empty(0), 1)) == 0

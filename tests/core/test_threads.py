@@ -1,10 +1,10 @@
-"""The three ways in which the core uses threads, and what threads of Python share. `make tsan` runs
-this file under the thread sanitizer.
+"""The three ways in which the core uses threads (csrc/threads.hpp), and what threads of Python
+share. `make tsan` runs this file under the thread sanitizer.
 
-1. A team (csrc/cpu/team.hpp) for attention, linear layers and decoder layers: OpenMP's if the
-   process has one, else threads of our own for each call.
-2. A crew (csrc/suffix/crew.hpp) for the steps of a drafter: threads that are kept, and take pieces.
-3. Threads that live for one call (csrc/parallel.hpp), for choices, the residual and corpus files.
+1. A team for attention, linear layers and decoder layers: OpenMP's if the process has one, else the
+   pool's threads, which are kept.
+2. The pool for the steps of a drafter, whose threads take pieces.
+3. Threads that live for one call, for choices, the residual and corpus files.
 
 And whoever calls has released the GIL: layers and corpora may be shared by threads that do,
 drafters lock themselves.
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from core.attention_twin import shortened
 from core.brute import int32s
 from core.frozen_files import build
+from core.kernels import choose, draw, softmax_into, subtract_rows, sums_of
 from foresay import Verdict, _core
 from foresay.drafters import SuffixDrafter
 
@@ -103,7 +104,7 @@ def test_threads_of_python_share_layers() -> None:
     assert at_once(3, lambda i: layer(made, level, 1 + i)) == [alone] * 3
 
 
-# ---- the crew ------------------------------------------------------------------------------------
+# ---- the pool ------------------------------------------------------------------------------------
 
 
 def drafted(threads: int, requests: int = 80) -> list[tuple[list[int], list[int]]]:
@@ -126,14 +127,14 @@ def drafted(threads: int, requests: int = 80) -> list[tuple[list[int], list[int]
     return seen
 
 
-def test_a_crew_drafts_what_one_thread_does() -> None:
+def test_the_pool_drafts_what_one_thread_does() -> None:
     alone = drafted(1)
     assert any(tokens for tokens, _ in alone)
     for threads in (2, 4):
         assert drafted(threads) == alone
 
 
-def test_threads_of_python_have_crews_of_their_own() -> None:
+def test_threads_of_python_share_the_pool() -> None:
     assert at_once(3, lambda i: drafted(1 + i)) == [drafted(1)] * 3
 
 
@@ -144,32 +145,13 @@ def chosen(threads: int) -> list[bytes]:
     rng, rows = np.random.default_rng(2), 30
     logits = rng.standard_normal((rows, 3000)).astype(np.float32)
     numbers, warm = np.arange(rows), np.full(rows, 0.8, np.float32)
-    found = [
-        *_core.choose(
-            shortened(logits),
-            temperatures=warm * (numbers % 3).astype(np.float32),
-            seeds=numbers.astype(np.uint64),
-            positions=numbers.astype(np.uint32),
-            stream=0,
-            threads=threads,
-        )
-    ]
+    found = choose(shortened(logits), warm * (numbers % 3), numbers, numbers, threads=threads)
     residual, probs = np.empty(logits.shape), np.abs(logits)
-    totals, statuses = _core.unnormalised_softmax(
-        logits, rows=numbers, temperatures=warm, residual=residual, walks=numbers, threads=threads
-    )
-    sums, least = _core.sums(probs, rows=numbers, threads=threads)
-    left = _core.subtract(
-        residual,
-        walks=numbers,
-        totals=totals,
-        probs=probs,
-        rows=numbers,
-        sums=sums,
-        threads=threads,
-    )
-    drawn = _core.draw(residual, np.linspace(0, 0.99, rows), threads=threads)
-    arrays: Sequence[Any] = [*found, totals, statuses, sums, least, left, drawn, residual]
+    totals, statuses = softmax_into(residual, numbers, logits, numbers, warm, threads)
+    of, least = sums_of(probs, numbers, threads)
+    left = subtract_rows(residual, numbers, probs, numbers, totals, of, threads)
+    drawn = draw(residual, np.linspace(0, 0.99, rows), threads)
+    arrays: Sequence[Any] = [*found, totals, np.array(statuses), of, least, left, drawn, residual]
     return [array.tobytes() for array in arrays]
 
 

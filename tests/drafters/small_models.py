@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foresay.models.target import Outputs, Part, Target
+from foresay.models.target import Outputs, SequenceInput, Target
 from models.quick import quick_target
 
 
@@ -26,7 +26,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def forward(self, parts: list[Part], *, hidden: bool = False) -> Outputs:
+    def forward(self, parts: list[SequenceInput], *, hidden: bool = False) -> Outputs:
         self.passes.append([len(part.tokens) + len(part.draft) for part in parts])
         found: Outputs = self._inner.forward(parts, hidden=hidden)
         if self.fails_after is not None and len(self.passes) > self.fails_after:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from drafters.small_models import draft_model
-from engine.asking import ASKED, GREEDY, STOPS, answers, letters, prompts, rows_of, wanted
+from eagle.heads import random_head
+from engine.asking import ASKED, GREEDY, STOPS, answers, prompts, rows_of, wanted
 from foresay import SamplingParams
 from foresay.arrays import Int32s
 from foresay.budget.load import Load
 from foresay.budget.policy import Fixed
-from foresay.drafters import MergeDrafter, ModelDrafter, SuffixDrafter
-from foresay.drafters.decoding.written import Written
+from foresay.drafters import MergeDrafter, ModelDrafter, SelfDrafter, SuffixDrafter
+from foresay.drafters.decoding.state import RequestState
+from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.model import Dynamic
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import plain
 from foresay.engine.request import Request
-from foresay.engine.text import AnswerText
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from models import zoo
@@ -59,15 +62,6 @@ def test_the_text_is_that_of_the_plain_loop(
     assert [request.token_ids for request in requests] == answered
     assert drafter.tokens_held() == drafter.bytes_used() == 0
     assert counts(requests)[1] > {"same": 50, "near": 10, "strange": -1}[kind]
-
-
-@every_shape
-def test_likeliest_tokens_of_sampled_requests(
-    target: Target, answered: list[list[int]], shape: Any
-) -> None:
-    drafter = ModelDrafter(draft_model("near"), shape=shape, choice="likeliest")
-    engine = Engine(target, drafter, policy="fixed")
-    assert [request.token_ids for request in answers(engine, MANY)] == answered
 
 
 def test_the_same_model_drafts_what_the_target_samples(target: Target) -> None:
@@ -109,13 +103,13 @@ def test_keeping_rejected_tokens_is_found(target: Target, monkeypatch: pytest.Mo
         drafted, accepted = counts(requests)
         return accepted / drafted
 
-    right, commit = share(), Written.commit
+    right, commit = share(), RequestState.commit
 
-    def wrong(state: Written, tokens: Int32s) -> None:
+    def wrong(state: RequestState, tokens: Int32s) -> None:
         state._ahead = tokens.tolist()
         commit(state, tokens)
 
-    monkeypatch.setattr(Written, "commit", wrong)
+    monkeypatch.setattr(RequestState, "commit", wrong)
     assert share() < 0.75 * right
 
 
@@ -142,46 +136,29 @@ def test_requests_that_join_and_leave(target: Target, shape: Any) -> None:
     assert drafter.tokens_held() == drafter.bytes_used() == 0
 
 
-@every_shape
-def test_little_memory_preempts(target: Target, shape: Any) -> None:
-    asked = [(p, replace(GREEDY, max_tokens=60)) for p in prompts(8, seed=1)]
+LITTLE: dict[str, Callable[[], Any]] = {
+    **{
+        name: partial(ModelDrafter, draft_model("near"), shape=shape)
+        for name, shape in SHAPES.items()
+    },
+    "the target's own layers": partial(SelfDrafter, shape=(2, 1)),
+    "a head": lambda: EagleDrafter(random_head(zoo.make("llama"), drafted=100)),
+}
+
+
+@pytest.mark.parametrize("name", LITTLE)
+def test_little_memory_preempts(target: Target, name: str) -> None:
+    """Also where requests share the beginning of their prompts."""
+    texts = prompts(4, seed=1) * 2
+    asked = [(p, replace(GREEDY, max_tokens=60)) for p in texts]
     asked += [(p, replace(SAMPLED, max_tokens=60)) for p in prompts(6, seed=2)]
     expected = wanted(target, asked, stops=())
-    engine = Engine(
-        target,
-        ModelDrafter(draft_model("near"), shape=shape),
-        policy="fixed",
-        memory=5 * PAGE * target.bytes_per_token,
-        max_rows=32,
-    )
+    memory = 5 * PAGE * target.bytes_per_token
+    engine = Engine(target, LITTLE[name](), policy="fixed", memory=memory, max_rows=32)
     requests = [engine.add(p, params, seed=i) for i, (p, params) in enumerate(asked)]
     engine.run()
     assert sum(request.stats.preemptions for request in requests) > 3
     assert [request.token_ids for request in requests] == expected
-
-
-def test_prefixes_that_the_target_has_computed_before(target: Target) -> None:
-    prompt = (prompts(1, seed=8)[0] * 3)[:70]
-    asked = [(prompt, replace(GREEDY, temperature=0.9)) for _ in range(6)]
-    engine = Engine(target, ModelDrafter(target), policy="fixed")
-    requests = answers(engine, asked)
-    assert [request.token_ids for request in requests] == wanted(target, asked)
-    assert sum(request.stats.shared_tokens for request in requests) == 5 * 69
-    assert counts(requests)[1] > 0.8 * counts(requests)[0]
-
-
-def test_texts_that_end_an_answer(target: Target) -> None:
-    (prompt,) = prompts(1, seed=21)
-    free = plain(rows_of(target), prompt, SAMPLED, 7)
-    whole = letters(free)
-    for begin, size in ((0, 1), (5, 3), (11, 2), (30, 4)):
-        stop = whole[begin : begin + size]
-        engine = Engine(target, ModelDrafter(target, shape=8), policy=Fixed(k=8))
-        text = AnswerText(letters, [stop])
-        request = engine.add(prompt, replace(SAMPLED, stop=stop), seed=7, text=text)
-        engine.run()
-        assert request.finish_reason == "stop" and text.text == whole[: whole.index(stop)]
-        assert request.token_ids == free[: whole.index(stop) + size]
 
 
 @every_shape

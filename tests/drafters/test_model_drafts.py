@@ -16,16 +16,16 @@ from drafters.small_models import Watched, draft_model
 from engine.asking import prompts
 from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict
 from foresay.drafters import ModelDrafter
-from foresay.drafters.decoding.law import Row, Way, next_tokens
+from foresay.drafters.decoding.next_tokens import Row, Way, next_tokens
 from foresay.drafters.decoding.noise_weight import WEIGHTS, NoiseWeight
 from foresay.drafters.decoding.shapes import as_shape
-from foresay.drafters.decoding.written import Written
+from foresay.drafters.decoding.state import RequestState
 from foresay.drafters.model import Dynamic
 from foresay.engine.plain import logits_of
 from foresay.errors import InputError, TokenizerMismatch
 from foresay.models.target import Target
-from foresay.sampling.ask import Ask
 from foresay.sampling.noise import gumbel
+from foresay.sampling.verification import VerificationInput
 from models import zoo
 
 PROMPT = np.array([5, 9, 33, 12, 70, 5, 9], np.int32)
@@ -110,16 +110,16 @@ def test_drafts_depend_on_the_text_only(
 ) -> None:
     """After any history the drafts are those of a new request with the same text. Both mutations
     of what stays stored after a verdict are found."""
-    commit = Written.commit
+    commit = RequestState.commit
 
-    def wrong(state: Written, tokens: Any) -> None:
+    def wrong(state: RequestState, tokens: Any) -> None:
         kept, state._ahead = state._ahead, tokens.tolist()
         if kind == "cut too far ahead" and kept[:1] == tokens.tolist()[:1]:
             state._ahead = kept
         commit(state, tokens)
 
     if kind != "right":
-        monkeypatch.setattr(Written, "commit", wrong)
+        monkeypatch.setattr(RequestState, "commit", wrong)
     random, differ = np.random.default_rng(7), 0
     drafter = ModelDrafter(model, shape=shape)
     states = [drafter.begin(np.array(p, np.int32), sampling=WARM) for p in prompts(4, seed=6)]
@@ -229,7 +229,7 @@ def test_logits_that_are_no_numbers() -> None:
     """A row of them has no children; nothing is raised."""
     ways: list[tuple[float, Way]] = [(0.0, "likeliest"), (1.0, "coupled"), (1.0, "sampled")]
     rows = [
-        Row(Ask(SamplingParams(temperature=heat), 3, [1]), way, 3)
+        Row(VerificationInput(SamplingParams(temperature=heat), 3, [1]), way, 3)
         for heat, way in ways
         for _ in range(4)
     ]
@@ -335,7 +335,7 @@ def test_each_weight_of_the_noise() -> None:
     rng = np.random.default_rng(3)
     logits = torch.from_numpy(rng.normal(0, 2, (24, 64)).astype(np.float32))
     params = SamplingParams(temperature=0.8)
-    asks = [Ask(params, at, np.arange(at + 1, dtype=np.int32)) for at in range(24)]
+    asks = [VerificationInput(params, at, np.arange(at + 1, dtype=np.int32)) for at in range(24)]
     seen = set()
     for weight in WEIGHTS:
         found = next_tokens(logits, [Row(ask, "coupled", 3, weight) for ask in asks])

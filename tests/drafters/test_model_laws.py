@@ -13,7 +13,7 @@ from engine.test_rejection import LENGTH, PROMPT, SAMPLED, SIZE, p_value, texts_
 from foresay import DraftBatch, SamplingParams, SeededParams
 from foresay.budget.policy import Fixed
 from foresay.drafters import ModelDrafter
-from foresay.drafters.decoding import law, written
+from foresay.drafters.decoding import next_tokens, state
 from foresay.drafters.model import Dynamic
 from foresay.engine import request as request_module
 from foresay.engine.engine import Engine
@@ -40,7 +40,7 @@ def model() -> Target:
 @pytest.fixture(autouse=True)
 def _numbered_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise of drafts is the same in every run of the tests."""
-    monkeypatch.setattr(written, "new_seed", partial(next, count(1 << 40)))
+    monkeypatch.setattr(state, "new_seed", partial(next, count(1 << 40)))
 
 
 @pytest.mark.parametrize("shape", [2, (2, 2), (4, 1), Dynamic(width=2, depth=2)], ids=str)
@@ -70,7 +70,7 @@ def test_drafts_that_depend_on_the_seed_alone_are_found(
     target: Target, model: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation: the drafter samples with the request's own seed, which comes back."""
-    monkeypatch.setattr(written, "new_seed", lambda: 1)
+    monkeypatch.setattr(state, "new_seed", lambda: 1)
     assert p_value(target, _same_seed(target, model, monkeypatch)) < 1e-6
 
 
@@ -78,13 +78,15 @@ def test_dropping_unlikely_samples_is_found(
     target: Target, model: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation: a sampled token is left out because of what it is."""
-    right = law._sampled
+    right = next_tokens._sampled
 
-    def wrong(*given: Any) -> list[law.Found]:
+    def wrong(*given: Any) -> list[next_tokens.NextTokens]:
         found = right(*given)
-        return [law.Found([], [], []) if min(one.chances) < 0.3 else one for one in found]
+        return [
+            next_tokens.NextTokens([], [], []) if min(one.chances) < 0.3 else one for one in found
+        ]
 
-    monkeypatch.setattr(law, "_sampled", wrong)
+    monkeypatch.setattr(next_tokens, "_sampled", wrong)
     requests = texts_of(target, ModelDrafter(model, shape=2), Fixed(k=5), many=MANY)
     assert p_value(target, requests) < 1e-6
 
@@ -132,13 +134,13 @@ def test_budgets_cut_sampled_trees_before_they_are_sampled(model: Target) -> Non
 
 def test_drafts_have_streams_of_their_own(model: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
-    choose = law._choose
+    choose = next_tokens._choose
 
     def noted(values: Any, temperatures: Any, asks: Any, stream: int, threads: int) -> Any:
         used.append(stream)
         return choose(values, temperatures, asks, stream, threads)
 
-    monkeypatch.setattr(law, "_choose", noted)
+    monkeypatch.setattr(next_tokens, "_choose", noted)
     params = SamplingParams(temperature=1.7, max_tokens=9, rule="rejection")
     drafter = ModelDrafter(model, shape=(3,))
     state = drafter.begin(np.array(PROMPT, np.int32), sampling=SeededParams(params, 4))

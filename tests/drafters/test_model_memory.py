@@ -10,9 +10,7 @@ from engine.asking import ASKED, answers, prompts, wanted
 from foresay import Verdict
 from foresay.arrays import Int32s
 from foresay.budget.policy import Fixed
-from foresay.drafter import Source
 from foresay.drafters import ModelDrafter
-from foresay.drafters.decoding.written import Written
 from foresay.engine.engine import Engine
 from foresay.models.target import Target
 
@@ -103,13 +101,3 @@ def test_texts_stay_the_same_with_little_memory(model: Target) -> None:
     requests = answers(engine, many)
     assert [request.token_ids for request in requests] == wanted(model, many)
     assert sum(request.stats.accepted for request in requests) > 20
-
-
-def test_sources(model: Target) -> None:
-    drafter = ModelDrafter(model, shape=3)
-    state: Written = drafter.begin([1, 2, 3])
-    assert drafter.sources(state) == []
-    drafter.propose([state], [2])
-    assert drafter.sources(state) == [(Source.DRAFT_MODEL,)] * 2
-    drafter.observe([state], [Verdict([], [1])])
-    assert drafter.sources(state) == []

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from foresay import LLM, SamplingParams
 from foresay.corpus import tokenizer_hash_of
 from foresay.drafters import ModelDrafter
-from foresay.errors import InputError, TokenizerMismatch
+from foresay.errors import TokenizerMismatch
 from tiny import call, save_model
 
 PARAMS = SamplingParams(temperature=0.8, seed=5, max_tokens=24)
@@ -77,15 +77,6 @@ def test_vocabularies_that_are_padded(llm: LLM, folder: Path, tmp_path: Path, ru
             assert [r.token_ids for r in found] == [r.token_ids for r in expected]
         assert sum(r.stats.accepted for r in found) > 0
         assert all(r.error is None for r in found)
-
-
-def test_vocabularies_that_do_not_fit(llm: LLM, folder: Path, tmp_path: Path) -> None:
-    from foresay.models.load import load
-
-    size = llm.target.vocabulary
-    wide = load(_padded(folder, tmp_path / "wide", 7), dtype="float32")
-    with pytest.raises(InputError, match=f"has {size + 7} tokens and the target's has {size};"):
-        llm.beside(ModelDrafter(wide))  # whose tokenizer is not known
 
 
 def test_the_command_line(llm: LLM, folder: Path) -> None:

@@ -14,7 +14,7 @@ from foresay.drafters import ModelDrafter
 from foresay.drafters.decoding.dropout import Dropout
 from foresay.engine.plain import logits_of
 from foresay.errors import InputError
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from foresay.sampling.signals import entropy, margin, nll
 
 PROMPT = np.array([5, 9, 33, 12, 70, 5, 9], np.int32)
@@ -29,7 +29,7 @@ def model() -> Target:
 
 
 def width_of(model: Target) -> int:
-    part = Part.of(model, model.open(), PROMPT)
+    part = SequenceInput.of(model, model.open(), PROMPT)
     with torch.inference_mode():
         hidden = model.forward([part], hidden=True).hidden
     assert hidden is not None
@@ -112,7 +112,7 @@ def test_the_variance_is_that_of_thinned_models(model: Target) -> None:
     (draft,) = drafter.propose([state], [1])
     found = drafter.signals(state)
     with torch.inference_mode():
-        part = Part.of(model, model.open(), PROMPT, prefill=len(PROMPT) - 1)
+        part = SequenceInput.of(model, model.open(), PROMPT, prefill=len(PROMPT) - 1)
         states = model.forward([part], hidden=True).hidden
     assert states is not None and found is not None and found.variance is not None
     chances = (dropout.logits(states[:1])[:, 0]).double().softmax(-1)[:, int(draft.tokens[0])]

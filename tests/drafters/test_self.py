@@ -21,13 +21,12 @@ from foresay.drafters import MergeDrafter, NgramDrafter, SelfDrafter
 from foresay.drafters.model import Dynamic
 from foresay.drafters.self_draft import best_layers
 from foresay.engine.engine import Engine
-from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError, UnsupportedModel
 from foresay.models.load import load
 from foresay.models.load_transformers import plain_target_of, target_of
-from foresay.models.skipping import without_others
-from foresay.models.target import Part, Target
+from foresay.models.skipping import SkippingTarget
+from foresay.models.target import SequenceInput, Target
 from models import zoo
 from models.quick import quickened
 from models.targets import zoo_target
@@ -72,8 +71,8 @@ def test_a_skipped_layer_is_not_computed(
 ) -> None:
     """The logits are those of a model that has the kept layers only."""
     target, text = targets[kind], np.array([5, 9, 33, 12, 70, 5], np.int32)
-    few = without_others(target, [1, 3])
-    found = few.forward([Part.of(few, few.open(), text)]).logits.float()
+    few = SkippingTarget(target, [1, 3])
+    found = few.forward([SequenceInput.of(few, few.open(), text)]).logits.float()
     wide: dict[str, Any] = {}
     if kind == "q8_0":
         wide = {"hidden_size": 64, "intermediate_size": 96}
@@ -85,7 +84,9 @@ def test_a_skipped_layer_is_not_computed(
     if kind == "q8_0":  # by integers: to the bit
         model.save_pretrained(tmp_path)
         other = load(tmp_path, quantize="q8_0", threads=1)
-        assert torch.equal(other.forward([Part.of(other, other.open(), text)]).logits, found)
+        assert torch.equal(
+            other.forward([SequenceInput.of(other, other.open(), text)]).logits, found
+        )
         return
     with torch.inference_mode():
         expected = model(torch.from_numpy(text.astype(np.int64))[None]).logits[0, -1:].float()
@@ -120,12 +121,12 @@ def test_the_readable_twin() -> None:
 def test_the_weights_are_not_copied(targets: dict[str, Target]) -> None:
     for kind in ("float32", "bfloat16"):
         whole: Any = targets[kind]
-        few: Any = without_others(whole, [0, 2])
+        few: Any = SkippingTarget(whole, [0, 2])
         own = {tensor.data_ptr() for tensor in whole.model.parameters()}
         assert {tensor.data_ptr() for tensor in few._made.model.parameters()} <= own
         assert len(whole.model.model.layers) == LAYERS  # which is as it was
     whole = targets["q8_0"]
-    every, two = (without_others(whole, kept) for kept in (range(LAYERS), [0, 2]))
+    every, two = (SkippingTarget(whole, kept) for kept in (range(LAYERS), [0, 2]))
     assert every._made.decoder.bytes == whole.decoder.bytes > two._made.decoder.bytes  # type: ignore[attr-defined]
 
 
@@ -140,22 +141,10 @@ def test_weights_that_are_replaced(targets: dict[str, Target]) -> None:
         engine.replace_weights(dict(made(dtype=dtype).named_parameters()))
         engine.run()
         assert request.stats.accepted == request.stats.drafted > 20
-    few = without_others(target, [0])
+    few = SkippingTarget(target, [0])
     assert few.weight_shapes() == {} and few.version == 1
     with pytest.raises(InputError, match="are those of the whole target"):
         few.replace_weights({})
-
-
-def test_little_memory_and_the_prefix_cache(targets: dict[str, Target]) -> None:
-    target = targets["q8_0"]
-    asked = [(p, replace(SAMPLED, max_tokens=60)) for p in prompts(3, seed=2) * 4]
-    expected = wanted(target, asked, stops=())
-    memory = 5 * PAGE * target.bytes_per_token
-    engine = Engine(target, SelfDrafter(shape=(2, 1)), policy="fixed", memory=memory, max_rows=32)
-    requests = [engine.add(p, params, seed=i) for i, (p, params) in enumerate(asked)]
-    engine.run()
-    assert sum(request.stats.preemptions for request in requests) > 1
-    assert [request.token_ids for request in requests] == expected
 
 
 def test_rule_rejection_and_other_drafters(targets: dict[str, Target]) -> None:

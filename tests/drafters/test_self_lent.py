@@ -16,8 +16,8 @@ from foresay.drafters import MergeDrafter, NgramDrafter, SelfDrafter
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.engine import Engine
 from foresay.errors import InputError
-from foresay.models.skipping import without_others
-from foresay.models.target import Part, Target
+from foresay.models.skipping import SkippingTarget
+from foresay.models.target import SequenceInput, Target
 from models.quick import quickened
 
 
@@ -67,10 +67,10 @@ def test_tokens_that_a_drafter_leaves_behind_are_cut(
     @contextmanager
     def careless(self: CheckedDrafter, requests: Any) -> Iterator[None]:
         drafter: Any = self._drafter
-        drafter.lend(target, [r.state for r in requests], [r.kv for r in requests])
+        drafter.share_kv_cache(target, [r.state for r in requests], [r.kv for r in requests])
         yield
 
-    monkeypatch.setattr(CheckedDrafter, "_lent", careless)
+    monkeypatch.setattr(CheckedDrafter, "_sharing_kv", careless)
     with pytest.raises(InputError, match="a part of a step has no tokens"):
         texts()
 
@@ -91,24 +91,16 @@ def test_another_target_is_not_borrowed_from() -> None:
     assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)
 
 
-def test_a_merge_lends(targets: dict[str, Target]) -> None:
-    drafter = MergeDrafter(NgramDrafter(), SelfDrafter(layers=range(LAYERS)))
-    engine = Engine(targets["bfloat16"], drafter, policy=Fixed(k=4))
-    requests = answers(engine, MANY)
-    assert [r.token_ids for r in requests] == wanted(targets["bfloat16"], MANY)
-    assert drafter.drafters[1].bytes_used() == 0  # type: ignore[attr-defined]
-
-
 def test_a_text_that_is_not_stored_gets_no_draft(targets: dict[str, Target]) -> None:
     """Nor are its tokens computed with the layers that are kept: that is the target's work."""
     target, text = targets["float32"], np.arange(1, 9, dtype=np.int32)
     drafter = SelfDrafter(target, layers=[0, 2], shape=4)
     state, kv = drafter.begin(text), target.open()
     for end, drafted in ((3, 0), (7, 4)):
-        part = Part.of(target, kv, text[kv.length : end])
+        part = SequenceInput.of(target, kv, text[kv.length : end])
         target.forward([part])
         part.keep()
-        drafter.lend(target, [state], [kv])
+        drafter.share_kv_cache(target, [state], [kv])
         (draft,) = drafter.propose([state], [4])
         assert len(draft) == drafted and (kv.length > end) == (drafted > 0)
         kv.cut(end)
@@ -141,7 +133,6 @@ def test_the_loan_ends(targets: dict[str, Target], merged: bool) -> None:
     engine = Engine(target, drafter, policy="fixed")
     answers(engine, MANY)
     assert own._lent is None
-    assert not hasattr(MergeDrafter(NgramDrafter()), "lend")
     request = engine.add(MANY[0][0], SAMPLED, seed=0)
     engine.step()
     assert request.kv is not None
@@ -153,7 +144,7 @@ def test_the_loan_ends(targets: dict[str, Target], merged: bool) -> None:
 def test_an_interrupted_loan(targets: dict[str, Target], kind: str) -> None:
     """Drafted tokens that nobody could cut: the requests go on, and their texts are the same."""
     target = targets[kind]
-    few = without_others(target, [0, 2])
+    few = SkippingTarget(target, [0, 2])
     engine = Engine(target, SelfDrafter(layers=[0, 2], shape=4), policy=Fixed(k=4), max_running=3)
     requests = [
         engine.add(prompt, params, seed=seed, stops=STOPS)
@@ -164,7 +155,7 @@ def test_an_interrupted_loan(targets: dict[str, Target], kind: str) -> None:
         engine.step()
         for request in engine.scheduler.running:
             if request.kv is not None and len(request.pending) == 1:
-                part = Part.of(few, request.kv, np.array([7, 9], np.int32))
+                part = SequenceInput.of(few, request.kv, np.array([7, 9], np.int32))
                 few.forward([part])
                 part.keep()
                 left += 1

@@ -111,8 +111,8 @@ class Troubled:
 
     def propose(self, states: Any, budgets: Any, /) -> Any:
         self.trouble("propose")
-        self.inner.ask(states, budgets)
-        if self.where == "ask":
+        self.inner.start(states, budgets)
+        if self.where == "start":
             self.calls += 1
             if self.calls == 3:
                 assert self.inner.pid is not None
@@ -137,10 +137,10 @@ def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
 
 
-MOMENTS = [(where, kill) for where in ("begin", "ask", "propose", "observe", "finish")]
+MOMENTS = [(where, kill) for where in ("begin", "start", "propose", "observe", "finish")]
 
 
-@pytest.mark.parametrize(("where", "how"), [*MOMENTS, ("ask", stop), ("observe", stop)])
+@pytest.mark.parametrize(("where", "how"), [*MOMENTS, ("start", stop), ("observe", stop)])
 def test_the_text_is_the_same(
     answered: list[list[int]], suffix: WorkerDrafter, where: str, how: Callable[[int], None]
 ) -> None:
@@ -249,16 +249,16 @@ def test_who_answers_first_changes_nothing() -> None:
 def test_what_was_asked_and_not_collected() -> None:
     drafter = OddWorker("sleepy:0.05:latest")
     a, b = drafter.begin(TEXT), drafter.begin(TEXT + 10)
-    drafter.ask([a, b], [2, 2])
+    drafter.start([a, b], [2, 2])
     assert drafter.propose([b], [1])[0].tokens.tolist() == [13]  # another question
-    drafter.ask([a], [2])
+    drafter.start([a], [2])
     drafter.observe([a], [Verdict([], [3])])
     assert drafter.propose([a], [2])[0].tokens.tolist() == [4, 1]
-    drafter.ask([a, b], [2, 2])
+    drafter.start([a, b], [2, 2])
     drafter.finish(a)
     assert drafter.propose([b], [2])[0].tokens.tolist() == [13, 14]
     drafter.observe([b], [Verdict([], [13])])
-    drafter.ask([b], [2])
+    drafter.start([b], [2])
     kill(drafter.pid or 0)
     assert len(drafter.propose([b], [2])[0]) == 0 and drafter.restarts == 1
     # A path of a draft of the process before says nothing to the next one.
@@ -310,7 +310,7 @@ def test_an_interrupt_in_the_middle_of_an_answer() -> None:
 
 ENDS = {
     "killed": "os.kill(os.getpid(), 9)",
-    "killed while it works": "d.ask([d.begin([1])], [1]); os.kill(os.getpid(), 9)",
+    "killed while it works": "d.start([d.begin([1])], [1]); os.kill(os.getpid(), 9)",
     "at the end": "",
     "by an error": "1 / 0",
 }

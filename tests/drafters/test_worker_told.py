@@ -63,7 +63,7 @@ def test_a_tenant_is_forgotten_in_the_worker() -> None:
 def test_an_answer_that_nobody_collected(suffix: WorkerDrafter) -> None:
     """After an interrupted step the next question may have no budget."""
     state = suffix.begin([1, 2, 3, 4, 1, 2, 3])
-    suffix.ask([state], [4])
+    suffix.start([state], [4])
     assert suffix.propose([state], [0]) == [Draft.empty()]
     assert suffix.propose([state], [1])[0].tokens.tolist() == [4]
     suffix.finish(state)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foresay import Draft
-from foresay.arrays import Floats
+from foresay import Draft, SamplingParams, SeededParams, Verdict, VerdictBatch
+from foresay.arrays import Floats, Int32s
 from foresay.drafters.eagle.files import TargetName, save_head
 from foresay.drafters.eagle.head import EagleHead, HeadShape
+from foresay.drafters.head.drafter import HeadDrafter
 from foresay.models.tables import ModelFacts
 from models import zoo
 
@@ -108,3 +110,51 @@ def reference_tree(
         [place[path[:-1]] if len(path) > 1 else -1 for _, path in kept],
         np.minimum.accumulate(np.exp([score for score, _ in kept])).astype(np.float32),
     )
+
+
+class HeadRequest:
+    """A request with a head: what it commits, and from which features. Both are made up, unless
+    they are given: then `text` begins with a prompt of `begun` tokens, and `hidden` has a feature
+    for each of its tokens."""
+
+    def __init__(
+        self,
+        drafter: HeadDrafter,
+        seed: int,
+        temperature: float = 0.0,
+        *,
+        text: Int32s | None = None,
+        hidden: Floats | None = None,
+        **params: Any,
+    ) -> None:
+        random, begun = np.random.default_rng(seed), 5 + seed
+        if text is None:
+            text = random.integers(0, 128, begun + 400).astype(np.int32)
+        if hidden is None:
+            size = (len(text), drafter._head.width)
+            hidden = random.standard_normal(size).astype(np.float32)
+        self.drafter, self.seed, self.temperature = drafter, seed, temperature
+        self.prompt, self._text, self._hidden = text[:begun], text[begun:], hidden[begun - 1 :]
+        self.params = SamplingParams(temperature=temperature, **params)
+        self.state = drafter.begin(self.prompt, sampling=SeededParams(self.params, seed))
+        self.features: Floats = np.zeros((0, hidden.shape[1]), np.float32)
+        self.tokens: list[int] = []
+
+    def commits(self, count: int) -> Verdict:
+        new, features = self._text[:count], np.ascontiguousarray(self._hidden[:count])
+        self._text, self._hidden = self._text[count:], self._hidden[count:]
+        self.features = np.concatenate([self.features, features])
+        self.tokens += new.tolist()
+        return Verdict([], new.copy(), hidden=features)
+
+
+def commit(asked: Sequence[HeadRequest], *counts: int) -> None:
+    verdicts = [one.commits(count) for one, count in zip(asked, counts, strict=True)]
+    asked[0].drafter.observe([one.state for one in asked], VerdictBatch.of(verdicts))
+
+
+def assert_same(given: Draft, wanted: Draft, rtol: float = 1e-3) -> None:
+    assert given.tokens.tolist() == wanted.tokens.tolist()
+    assert given.parents.tolist() == wanted.parents.tolist()
+    assert given.scores is not None and wanted.scores is not None
+    np.testing.assert_allclose(given.scores, wanted.scores, rtol=rtol)

@@ -9,43 +9,32 @@ import numpy as np
 import pytest
 import torch
 
-from eagle.heads import alone, random_head, reference_tree
-from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict, VerdictBatch
+from eagle.heads import (
+    HeadRequest,
+    alone,
+    assert_same,
+    commit,
+    random_head,
+    reference_tree,
+)
+from foresay import Draft, DraftBatch, SamplingParams, Verdict
 from foresay.arrays import Floats
-from foresay.drafter import Source
 from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.eagle.head import EagleHead
 from foresay.drafters.head import drafter as module
 from foresay.drafters.head.drafter import HeadState
 from foresay.errors import InputError, StateError
-from foresay.sampling.ask import Ask
 from foresay.sampling.noise import gumbel
 from foresay.sampling.processors import scores
+from foresay.sampling.verification import VerificationInput
 
 SETTINGS: dict[str, Any] = {"topk": 3, "depth": 4, "shortlist": 128}
 
 
-class Asked:
-    """A request with made-up features."""
+class Asked(HeadRequest):
+    """Of a head of EAGLE, with made-up features."""
 
-    def __init__(
-        self, drafter: EagleDrafter, seed: int, temperature: float = 0.0, **params: Any
-    ) -> None:
-        self.random = np.random.default_rng(seed)
-        self.drafter, self.seed = drafter, seed
-        self.prompt = self.random.integers(0, 128, 5 + seed).astype(np.int32)
-        self.params = SamplingParams(temperature=temperature, **params)
-        self.state = drafter.begin(self.prompt, sampling=SeededParams(self.params, seed))
-        self.temperature = temperature
-        self.features = np.zeros((0, drafter.head.shape.features), np.float32)
-        self.tokens: list[int] = []
-
-    def commits(self, count: int) -> Verdict:
-        new = self.random.integers(0, 128, count).astype(np.int32)
-        features = self.random.standard_normal((count, self.features.shape[1]))
-        self.features = np.concatenate([self.features, features.astype(np.float32)])
-        self.tokens += new.tolist()
-        return Verdict([], new, hidden=features.astype(np.float32))
+    drafter: EagleDrafter
 
     def law(self, path: Any) -> Floats:
         """Log probabilities by token id, -inf for those that are never drafted."""
@@ -54,7 +43,9 @@ class Asked:
         if self.params != SamplingParams(temperature=self.temperature):
             full = np.full(128, -np.inf, np.float32)
             full[head.tokens.numpy()] = logits
-            ask = Ask(self.params, self.seed, self.prompt, np.array(self.tokens, np.int32))
+            ask = VerificationInput(
+                self.params, self.seed, self.prompt, np.array(self.tokens, np.int32)
+            )
             logits = scores(full, ask, path)[head.tokens.numpy()].astype(np.float64)
             logits *= self.temperature or 1
         if self.temperature:
@@ -63,17 +54,6 @@ class Asked:
         row = np.full(128, -np.inf)
         row[head.tokens.numpy()] = logits - np.logaddexp.reduce(logits)
         return row
-
-
-def commit(asked: list[Asked], *counts: int) -> None:
-    verdicts = [one.commits(count) for one, count in zip(asked, counts, strict=True)]
-    asked[0].drafter.observe([one.state for one in asked], VerdictBatch.of(verdicts))
-
-
-def assert_same(given: Any, wanted: Any) -> None:
-    assert given.tokens.tolist() == wanted.tokens.tolist()
-    assert given.parents.tolist() == wanted.parents.tolist()
-    np.testing.assert_allclose(given.scores, wanted.scores, rtol=1e-3)
 
 
 @pytest.fixture(scope="module", params=[128, 50], ids=["all tokens", "50 tokens"])
@@ -264,20 +244,5 @@ def test_refused(head: EagleHead) -> None:
         drafter.observe([state], [Verdict([], [128])])
     with pytest.raises(StateError, match="another drafter"):
         other.propose([state], [1])
-    with pytest.raises(InputError, match="topk is 0"):
-        EagleDrafter(head, topk=0)
-    with pytest.raises(InputError, match="dtype is 'int4'; expected float32 or bfloat16"):
-        EagleDrafter(head, dtype="int4")
     assert drafter.text(state).tolist() == [1, 2]
     assert isinstance(state, HeadState) and torch.is_tensor(head.fc.weight)
-
-
-def test_sources(head: EagleHead) -> None:
-    drafter = EagleDrafter(head, **SETTINGS)
-    one = Asked(drafter, 0)
-    assert drafter.sources(one.state) == []
-    commit([one], 2)
-    drafter.propose([one.state], [5])
-    assert drafter.sources(one.state) == [(Source.HEAD,)] * 5
-    commit([one], 1)
-    assert drafter.sources(one.state) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,16 @@ import torch
 
 from eagle.heads import random_head
 from engine.asking import ASKED, GREEDY, STOPS, answers, prompts, wanted
-from foresay import SamplingParams, Verdict, Wants
+from foresay import SeededParams, Verdict, Wants
 from foresay.drafter import Source
 from foresay.drafters import MergeDrafter, ModelDrafter, NgramDrafter, RecycleDrafter
 from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.head.drafter import HeadState
 from foresay.engine.engine import Engine
-from foresay.engine.pages import PAGE
-from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError
 from foresay.models.load_transformers import plain_target_of, target_of
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from models import zoo
-from models.quick import quick_target
 
 MANY = list(zip(prompts(len(ASKED)), ASKED, strict=True))
 
@@ -70,30 +66,6 @@ def test_the_text_is_that_of_the_plain_loop(
         assert drafter.tokens_held() == drafter.bytes_used() == 0
 
 
-def test_memory_for_few_preempts_and_changes_nothing() -> None:
-    target = quick_target()
-    asked = [(p, replace(GREEDY, max_tokens=60)) for p in prompts(6, seed=1)]
-    asked += [(p, SamplingParams(temperature=0.8, max_tokens=60)) for p in prompts(4, seed=2)]
-    expected = wanted(target, asked, stops=())
-    memory = 5 * PAGE * target.bytes_per_token
-    engine = Engine(target, eagle(), policy="fixed", memory=memory, max_rows=32)
-    requests = [engine.add(p, params, seed=i) for i, (p, params) in enumerate(asked)]
-    engine.run()
-    assert sum(request.stats.preemptions for request in requests) > 3
-    assert [request.token_ids for request in requests] == expected
-
-
-def test_up_to_the_end_of_the_context(target: Target) -> None:
-    params = SamplingParams(temperature=0.8, max_tokens=400)
-    prompt = prompts(1, seed=3)[0][:4] * 50
-    engine = Engine(target, eagle(), policy="fixed")
-    request = engine.add(prompt, params, seed=5)
-    engine.run()
-    assert len(prompt) + len(request.token_ids) == zoo.CONTEXT
-    left = replace(params, max_tokens=zoo.CONTEXT - len(prompt))
-    assert request.token_ids == plain(logits_of(target), prompt, left, 5)
-
-
 class Watched(EagleDrafter):
     """Notes the features and tokens of each request."""
 
@@ -136,7 +108,7 @@ def test_layers_that_a_target_has_not(target: Target) -> None:
     stored.depth = 0
     with pytest.raises(InputError, match=r"layers \[0, 1\], but this target gives the last ones"):
         Engine(stored, eagle(layers=(0, 1)))
-    part = Part.of(target, target.open(), np.array([1], np.int32))
+    part = SequenceInput.of(target, target.open(), np.array([1], np.int32))
     with pytest.raises(InputError, match=r"layers \[7\] are asked for; expected 0 to 1"):
         target.forward([part], hidden=(7,))
 
@@ -170,3 +142,12 @@ def test_every_drafter_with_a_model_tells_its_source(target: Target) -> None:
         assert [request.token_ids for request in requests] == expected
         assert seen <= ({*drafters} if source is Source.OTHER else {source})
         assert seen or source is Source.HEAD  # whose weights are random
+        if source in (Source.HEAD, Source.DRAFT_MODEL):
+            state = drafter.begin([1, 2, 3], sampling=SeededParams(GREEDY, 0))
+            width = int(zoo.make("llama").config.hidden_size)
+            told = np.ones((1, width), np.float32) if source is Source.HEAD else None
+            for _ in range(2):
+                drafter.observe([state], [Verdict([], [4], hidden=told)])
+                assert drafter.sources(state) == []
+                drafter.propose([state], [2])
+                assert drafter.sources(state) == [(source,)] * 2

@@ -184,8 +184,8 @@ WRONG: list[tuple[Callable[[dict[str, Any], dict[str, Tensor]], None], str]] = [
     (_with("medusa.weight", torch.ones(2)), "has the tensor 'medusa.weight', which an EAGLE-3"),
     (
         _with("midlayer.mlp.up_proj.weight", torch.ones(47, 32)),
-        r"'midlayer.mlp.up_proj.weight' has the shape \[47, 32\], but its config.json says "
-        r"\[48, 32\]",
+        r"'midlayer.mlp.up_proj.weight' of an EAGLE-3 head has the shape \[47, 32\], but its "
+        r"config.json says \[48, 32\]",
     ),
     (
         _with("fc.weight", torch.ones(32, 64)),

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from foresay.edge.wire import (
+from foresay.edge.ids import pack
+from foresay.edge.messages import (
     FINISH,
     MAX_NODES,
     MAX_PAD,
@@ -21,9 +22,8 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Sampling,
-    Side,
-    pack,
 )
+from foresay.edge.wire import Side
 
 Case: TypeAlias = tuple[Message, Side, int]
 """A message, who reads it, the vocabulary."""

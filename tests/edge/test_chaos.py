@@ -24,11 +24,11 @@ from explore import EXPLORES
 from foresay.arrays import Int32s
 from foresay.bench.proxy import Proxy
 from foresay.draft import Draft
+from foresay.drafters.lineup import with_external_drafts
 from foresay.edge.client import Answer, EdgeClient
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
-from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.limits import Limits
 from foresay.serve.start import tenant_drafter
 from foresay.verdict import Verdict, Wants
@@ -104,7 +104,7 @@ class House:
 @contextmanager
 def open_house(folder: Path) -> Iterator[House]:
     save_model(folder)
-    drafter = OfferedDrafter(tenant_drafter(1, 1 << 20))
+    drafter = with_external_drafts(tenant_drafter(1, 1 << 20))
     given: dict[str, Any] = {"dtype": "float32", "memory": MEMORY, "policy": "fixed"}
     limits = Limits(draft_seconds=0.05, edge_seconds=FORGOTTEN)
     with one_thread():
@@ -235,7 +235,7 @@ def test_many_scripts(house: House) -> None:
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_many_flipped_bits_of_both_ways(house: House, json: bool) -> None:
+async def test_many_flipped_bits_of_both_ways(house: House, json: bool) -> None:
     """Drafts that arrive as others cost speed; commits that do are asked for again."""
     prompt = house.plain.encode("the cat and the cat").tolist()
     params = SamplingParams(max_tokens=48, temperature=0.8, seed=1, ignore_eos=True)
@@ -246,15 +246,11 @@ def test_many_flipped_bits_of_both_ways(house: House, json: bool) -> None:
     script += [
         Action("flip", way, 3, bit=draw.randrange(4096)) for way in ("up", "down") for _ in range(2)
     ]
-
-    async def run() -> Answer:
-        async with Proxy(int(house.server.url.rpartition(":")[2]), chaos(script)) as proxy:
-            options = {"drafter": Guessing(expected, 0.5, 1), "wait": "block", "json": json}
-            return await answer_through(
-                proxy.port, prompt, params, vocabulary=house.vocabulary, **options
-            )
-
-    found = asyncio.run(run())
+    async with Proxy(int(house.server.url.rpartition(":")[2]), chaos(script)) as proxy:
+        options = {"drafter": Guessing(expected, 0.5, 1), "wait": "block", "json": json}
+        found = await answer_through(
+            proxy.port, prompt, params, vocabulary=house.vocabulary, **options
+        )
     assert list(found.tokens) == expected and found.finish == "length"
     assert found.statistics.resumes + found.statistics.reopens > 0
     house.empty()

@@ -79,12 +79,9 @@ def test_any_thing_is_taken_or_refused_with_a_sentence(name: str) -> None:
     assert refused >= 10
 
 
-def test_wrong_params() -> None:
-    async def run() -> None:
-        with pytest.raises(InputError, match="params are 5; expected SamplingParams"):
-            await made().answer(PROMPT, 5)  # type: ignore[arg-type]
-
-    asyncio.run(run())
+async def test_wrong_params() -> None:
+    with pytest.raises(InputError, match="params are 5; expected SamplingParams"):
+        await made().answer(PROMPT, 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -96,15 +93,12 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str) -> None:
     assert "secret" not in str(caught.value) and caught.value.__cause__ is None
 
 
-def test_the_line_break_of_a_file_is_no_part_of_a_key() -> None:
-    async def run() -> None:
-        async with toy_cloud() as cloud:
-            asked = EdgeClient(cloud.url, vocabulary=VOCABULARY, api_key=" sk-1\r\n")
-            await asked.answer(PROMPT, params())
-            asked.close()
-            assert cloud.keys == ["Bearer sk-1"]
-
-    asyncio.run(run())
+async def test_the_line_break_of_a_file_is_no_part_of_a_key() -> None:
+    async with toy_cloud() as cloud:
+        asked = EdgeClient(cloud.url, vocabulary=VOCABULARY, api_key=" sk-1\r\n")
+        await asked.answer(PROMPT, params())
+        asked.close()
+        assert cloud.keys == ["Bearer sk-1"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +128,7 @@ def test_addresses() -> None:
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
-def test_tls_where_there_is_none(said: bytes) -> None:
+async def test_tls_where_there_is_none(said: bytes) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(said)
@@ -143,16 +137,13 @@ def test_tls_where_there_is_none(said: bytes) -> None:
         else:
             writer.transport.abort()
 
-    async def run() -> None:
-        server = await asyncio.start_server(plain, "127.0.0.1", 0)
-        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        asked = EdgeClient(url, vocabulary=VOCABULARY)
-        with pytest.raises(StreamError, match=r"; try http:// if the server has no TLS"):
-            await asked.answer(PROMPT, params())
-        asked.close()
-        server.close()
-
-    asyncio.run(run())
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    asked = EdgeClient(url, vocabulary=VOCABULARY)
+    with pytest.raises(StreamError, match=r"; try http:// if the server has no TLS"):
+        await asked.answer(PROMPT, params())
+    asked.close()
+    server.close()
 
 
 def test_what_is_valid_is_taken() -> None:

@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from foresay.edge.json_frames import JSON_NAMES
-from foresay.edge.wire import CODES, MESSAGES, NAMES, TAGS, Sampling
+from foresay.edge.messages import CODES, Sampling
+from foresay.edge.wire import FIELDS, MESSAGES, NAMES, TAGS
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "edge.md"
 KINDS: dict[str, type[msgspec.Struct]] = {
@@ -72,5 +72,6 @@ def test_the_codes_of_errors() -> None:
 
 def test_the_names_of_the_json_form() -> None:
     text = " ".join(DOCUMENT.read_text(encoding="utf-8").split())
-    for field, name in {**JSON_NAMES, "tokens": "draft_tokens"}.items():
-        assert f"`{field}` is `{name}`" in text
+    for fields in FIELDS.values():
+        for name, field in fields.items():
+            assert field.encode_name == name or f"`{name}` is `{field.encode_name}`" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -17,10 +16,15 @@ from edge.toy_cloud import VOCABULARY, plain, toy_cloud
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, Source
 from foresay.drafters import MergeDrafter, NgramDrafter, SelfDrafter, SuffixDrafter
-from foresay.edge.alone import write_alone
+from foresay.edge.ahead import DraftThread
 from foresay.edge.client import EdgeClient
-from foresay.edge.drafting import EdgeDrafts, Proposal, check_edge_drafter, edge_drafter
-from foresay.edge.pace import Pace
+from foresay.edge.drafting import (
+    EdgeDrafts,
+    Proposal,
+    check_edge_drafter,
+    edge_drafter,
+    write_edge_only,
+)
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import Wants
@@ -63,8 +67,8 @@ def test_a_tree_below_a_node() -> None:
 def test_unlikely_tokens_are_not_drafted_ahead() -> None:
     draft = Draft.chain(tokens(1, 2, 3), np.array([0.5, 0.2, 0.01], np.float32))
     part = proposal(draft).beyond([])
-    assert part is not None and len(part.likely(0.05)) == 2
-    assert len(proposal(Draft.chain(tokens(1, 2))).beyond([]).likely(0.9)) == 2  # type: ignore[union-attr]
+    assert part is not None and part.likely(0.05) == 2
+    assert proposal(Draft.chain(tokens(1, 2))).beyond([]).likely(0.9) == 2  # type: ignore[union-attr]
 
 
 def test_the_drafter_is_told_the_seed_and_true_verdicts() -> None:
@@ -135,18 +139,14 @@ class Failing(Scripted):
 @pytest.mark.parametrize(
     ("method", "at"), [("begin", 0), ("propose", 0), ("propose", 4), ("observe", 0), ("finish", 0)]
 )
-def test_a_drafter_that_raises_costs_its_drafts_only(method: str, at: int) -> None:
+async def test_a_drafter_that_raises_costs_its_drafts_only(method: str, at: int) -> None:
     drafter = Failing(method, at)
-
-    async def run() -> None:
-        async with toy_cloud() as cloud:
-            client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter=drafter)
-            found = await client.answer([1, 2, 3], SamplingParams(max_tokens=20), seed=4)
-        assert list(found.tokens) == plain([1, 2, 3], 20, 1.0, 4)
-        if method != "finish":
-            assert found.statistics.drafter_error == "RuntimeError: it broke"
-
-    asyncio.run(run())
+    async with toy_cloud() as cloud:
+        client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter=drafter)
+        found = await client.answer([1, 2, 3], SamplingParams(max_tokens=20), seed=4)
+    assert list(found.tokens) == plain([1, 2, 3], 20, 1.0, 4)
+    if method != "finish":
+        assert found.statistics.drafter_error == "RuntimeError: it broke"
 
 
 class Slow(Scripted):
@@ -162,35 +162,28 @@ class Slow(Scripted):
         return super().propose(*a)
 
 
-def test_a_slow_drafter_delays_no_commit() -> None:
+async def test_a_slow_drafter_delays_no_commit() -> None:
     drafter = Slow()
-
-    async def run() -> float:
-        async with toy_cloud(wait="free-run") as cloud:
-            client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter=drafter)
-            began = time.perf_counter()
-            found = await client.answer([1, 2, 3], SamplingParams(max_tokens=40), seed=4)
-            took = time.perf_counter() - began
-        assert list(found.tokens) == plain([1, 2, 3], 40, 1.0, 4)
-        return took
-
-    took = asyncio.run(run())
+    async with toy_cloud(wait="free-run") as cloud:
+        client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter=drafter)
+        began = time.perf_counter()
+        found = await client.answer([1, 2, 3], SamplingParams(max_tokens=40), seed=4)
+        took = time.perf_counter() - began
+    assert list(found.tokens) == plain([1, 2, 3], 40, 1.0, 4)
+    took = took
     assert threading.get_ident() not in drafter.threads
     assert took < 0.2 * 40 / 4  # far less than one draft per token
 
 
-def test_a_quick_drafter_works_in_the_event_loop() -> None:
-    async def run() -> None:
-        pace, seen = Pace(), []
-        for _ in range(3):
-            seen.append(await pace.call(threading.get_ident))
-        await pace.call(lambda: time.sleep(0.01))
-        seen.append(await pace.call(threading.get_ident))
-        pace.close()
-        here = threading.get_ident()
-        assert seen[0] != here and seen[1] == seen[2] == here and seen[3] != here
-
-    asyncio.run(run())
+async def test_a_quick_drafter_works_in_the_event_loop() -> None:
+    thread, seen = DraftThread(), []
+    for _ in range(3):
+        seen.append(await thread.call(threading.get_ident))
+    await thread.call(lambda: time.sleep(0.01))
+    seen.append(await thread.call(threading.get_ident))
+    thread.close()
+    here = threading.get_ident()
+    assert seen[0] != here and seen[1] == seen[2] == here and seen[3] != here
 
 
 def test_drafters_that_need_the_target_are_refused() -> None:
@@ -209,7 +202,7 @@ def test_writing_alone_ends_as_asked() -> None:
 
     sampling = SeededParams(SamplingParams(), 1)
     model: Any = Model()
-    found = list(write_alone(model, PROMPT, sampling, tokens=10, ends=()))
+    found = list(write_edge_only(model, PROMPT, sampling, tokens=10, ends=()))
     assert [len(new) for new, _ in found] == [8, 2] and found[-1][1] == "length"
-    found = list(write_alone(model, PROMPT, sampling, tokens=10, ends=(12,)))
+    found = list(write_edge_only(model, PROMPT, sampling, tokens=10, ends=(12,)))
     assert found == [([10, 11, 12], "stop")]

@@ -18,17 +18,13 @@ from websockets.exceptions import ConnectionClosedError
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.draft import Draft
 from foresay.edge import stream as stream_module
-from foresay.edge.checks import check_of_opened, checked_commit, checked_opened, hash_of_open
+from foresay.edge.ahead import DraftThread, SendingRules
 from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.connection import Connection, Lost
+from foresay.edge.ids import pack
 from foresay.edge.json_frames import Frames
 from foresay.edge.link import LinkRule
-from foresay.edge.pace import Pace
-from foresay.edge.prefix import Prefix
-from foresay.edge.sending import Sending
-from foresay.edge.settings import StreamSettings
-from foresay.edge.stream import Stream
-from foresay.edge.wire import (
+from foresay.edge.messages import (
     VERSION,
     Close,
     Commit,
@@ -38,9 +34,11 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Sampling,
-    Side,
-    pack,
 )
+from foresay.edge.prefix import Prefix
+from foresay.edge.settings import StreamSettings
+from foresay.edge.stream import Stream
+from foresay.edge.wire import Side, check_of_opened, checked_commit, checked_opened, hash_of_open
 from foresay.errors import InputError, StreamError
 from foresay.sampling.noise import SPEC
 from foresay.sampling.params import SamplingParams
@@ -125,7 +123,9 @@ def outcome_of(
 ) -> Counter[str]:
     """What became of each stream with one flipped bit, of every `step`-th bit."""
     sent, found = recorded(json), Counter[str]()
-    settings = StreamSettings("ws://nowhere", VOCABULARY, json=json, wait="block")
+    settings = StreamSettings(
+        "ws://nowhere", VOCABULARY, SendingRules(LinkRule()), json=json, wait="block"
+    )
 
     async def one(frames: list[Frame]) -> str:
         async def connect(*_: Any, **__: Any) -> Connection:
@@ -133,7 +133,7 @@ def outcome_of(
 
         monkeypatch.setattr(stream_module, "connect", connect)
         prompt = np.array(PROMPT, np.int32)
-        stream = Stream(settings, prompt, PARAMS, Sending(LinkRule()), None, Pace())
+        stream = Stream(settings, prompt, PARAMS, None, DraftThread())
         try:
             finish = await stream._one_connection()
         except (Lost, StreamError) as error:

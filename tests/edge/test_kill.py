@@ -17,10 +17,10 @@ import forks
 from edge.chaos import Action, chaos
 from foresay.bench.cloud import Cloud, cloud
 from foresay.bench.proxy import Proxy
+from foresay.drafters.lineup import with_external_drafts
 from foresay.edge.client import Answer, EdgeClient
 from foresay.engine.llm import LLM
 from foresay.sampling.params import SamplingParams
-from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.limits import Limits
 from foresay.serve.start import tenant_drafter
 from serve.running import MEMORY, Running, running, wait_for
@@ -102,7 +102,7 @@ async def _through_a_death(
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    drafter = OfferedDrafter(tenant_drafter(1, 1 << 20))
+    drafter = with_external_drafts(tenant_drafter(1, 1 << 20))
     llm = LLM(folder, drafter, dtype="float32", memory=MEMORY, policy="fixed")
     limits = Limits(draft_seconds=0.05, edge_seconds=1.0)
     with one_thread(), running(llm, drafter, limits=limits) as found:

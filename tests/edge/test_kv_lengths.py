@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from foresay.draft import Draft
-from foresay.drafters.decoding.written import Written
+from foresay.drafters.decoding.state import RequestState
+from foresay.drafters.lineup import with_external_drafts
 from foresay.drafters.model import ModelDrafter
 from foresay.edge.client import Answer, EdgeClient
-from foresay.edge.kv_lengths import KvLengths
 from foresay.edge.statistics import StreamStatistics
 from foresay.engine.llm import LLM
 from foresay.models.load import load
 from foresay.sampling.params import SamplingParams
-from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.limits import Limits
 from serve.running import MEMORY, Running, running
 from tiny import llama, one_thread, randomise, save_model
@@ -48,12 +47,12 @@ class Watched(ModelDrafter):
     seen: list[Seen]
     drafted: list[int]
 
-    def propose(self, states: Sequence[Written], budgets: Sequence[int], /) -> list[Draft]:
+    def propose(self, states: Sequence[RequestState], budgets: Sequence[int], /) -> list[Draft]:
         found = super().propose(states, budgets)
         self.drafted = found[0].tokens.tolist()
         return found
 
-    def observe(self, states: Sequence[Written], verdicts: Any, /) -> None:
+    def observe(self, states: Sequence[RequestState], verdicts: Any, /) -> None:
         (state,) = states
         base = len(state.text)
         super().observe(states, verdicts)
@@ -77,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
     """Only the edge drafts, and the cloud waits for each draft."""
-    drafter = OfferedDrafter(None)
+    drafter = with_external_drafts(None)
     with one_thread():
         llm = LLM(folder, drafter, dtype="float32", memory=MEMORY, policy="fixed")
         with running(llm, drafter, limits=Limits(draft_seconds=20.0)) as found:
@@ -132,18 +131,17 @@ def test_after_each_round_both_ends_have_stored_the_same(
 
 def test_lengths_of_different_texts_are_not_compared() -> None:
     counted = StreamStatistics()
-    both = KvLengths(counted)
-    both.note_cloud(10, 9)
-    both.note_cloud(12, None)
-    both.note_edge(11, 10)
-    both.note_edge(12, 10)
+    counted.note_cloud_kv(10, 9)
+    counted.note_cloud_kv(12, None)
+    counted.note_edge_kv(11, 10)
+    counted.note_edge_kv(12, 10)
     assert counted.as_dict()["kv_rounds"] == 0 and counted.as_dict()["kv_edge"] is None
-    both.note_edge(10, 7)
-    both.note_edge(10, 8)  # the same text again
+    counted.note_edge_kv(10, 7)
+    counted.note_edge_kv(10, 8)  # the same text again
     assert (counted.kv_rounds, counted.kv_edge, counted.kv_cloud) == (1, 7, 9)
     assert counted.kv_difference == 2
     for position in range(20, 200):
-        both.note_cloud(position, position - 1)
-    both.note_edge(20, 19)  # too long ago
-    both.note_edge(199, 198)
+        counted.note_cloud_kv(position, position - 1)
+    counted.note_edge_kv(20, 19)  # too long ago
+    counted.note_edge_kv(199, 198)
     assert (counted.kv_rounds, counted.kv_edge, counted.kv_difference) == (2, 198, 2)

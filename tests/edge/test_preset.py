@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from edge.toy_cloud import VOCABULARY, plain, toy_cloud
 from foresay.cli.edge import PresetOption
 from foresay.edge.client import EdgeClient
 from foresay.edge.gating import Gate, Thresholds
+from foresay.edge.messages import Open, Sampling
 from foresay.edge.preset import PRESETS, PUBLISHED, EdgePreset, preset_of
-from foresay.edge.wire import Open, Sampling
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 
@@ -73,24 +72,18 @@ def test_an_unknown_name() -> None:
             preset_of(name)
 
 
-def test_the_text_is_that_of_the_plain_loop() -> None:
+async def test_the_text_is_that_of_the_plain_loop() -> None:
     """The toy cloud heeds the temperature alone."""
-
-    async def run() -> None:
-        async with toy_cloud() as cloud:
-            options = PUBLISHED.client_options()
-            client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter="suffix", **options)
-            found = await client.answer([5, 6, 7, 5, 6], PUBLISHED.sampling(max_tokens=40), seed=3)
-            client.close()
-            assert list(found.tokens) == plain([5, 6, 7, 5, 6], 40, 1.0, 3)
-            told = cloud.heard[0]
-            assert isinstance(told, Open) and told.wait == "block"
-            assert told.sampling == Sampling(1.0, top_p=0.9, repetition_penalty=1.1)
-            assert (
-                found.statistics.alpha_mean is not None and found.statistics.la_over_k is not None
-            )
-
-    asyncio.run(run())
+    async with toy_cloud() as cloud:
+        options = PUBLISHED.client_options()
+        client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter="suffix", **options)
+        found = await client.answer([5, 6, 7, 5, 6], PUBLISHED.sampling(max_tokens=40), seed=3)
+        client.close()
+        assert list(found.tokens) == plain([5, 6, 7, 5, 6], 40, 1.0, 3)
+        told = cloud.heard[0]
+        assert isinstance(told, Open) and told.wait == "block"
+        assert told.sampling == Sampling(1.0, top_p=0.9, repetition_penalty=1.1)
+        assert found.statistics.alpha_mean is not None and found.statistics.la_over_k is not None
 
 
 def test_options_that_are_given_count(folder: Path) -> None:  # noqa: F811

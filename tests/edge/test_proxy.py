@@ -87,18 +87,15 @@ def test_every_byte_arrives_in_order(chunks: list[bytes], link: EmulatedLink) ->
 
 
 @pytest.mark.parametrize("rtt", [0.02, 0.06])
-def test_a_round_trip_takes_its_time(rtt: float) -> None:
-    async def run() -> list[float]:
-        took = []
-        async with through(EmulatedLink(rtt=rtt)) as (_, reader, writer):
-            for _ in range(10):
-                began = time.perf_counter()
-                writer.write(b"ping")
-                await reader.readexactly(4)
-                took.append(time.perf_counter() - began)
-        return took
-
-    took = asyncio.run(run())
+async def test_a_round_trip_takes_its_time(rtt: float) -> None:
+    took = []
+    async with through(EmulatedLink(rtt=rtt)) as (_, reader, writer):
+        for _ in range(10):
+            began = time.perf_counter()
+            writer.write(b"ping")
+            await reader.readexactly(4)
+            took.append(time.perf_counter() - began)
+    took = took
     assert min(took) >= rtt
     assert min(took) < rtt + 0.01  # of ten, on a machine with other work
 
@@ -117,15 +114,12 @@ def test_bytes_that_are_on_their_way_do_not_wait_for_each_other() -> None:
     assert asyncio.run(run()) < 0.1 + 20 * 0.002 + 0.15  # not twenty times 0.1
 
 
-def test_bandwidth() -> None:
-    async def run() -> float:
-        async with through(EmulatedLink(bandwidth=8e6)) as (_, reader, writer):
-            began = time.perf_counter()
-            writer.write(bytes(200_000))
-            await reader.readexactly(200_000)
-            return time.perf_counter() - began
-
-    took = asyncio.run(run())
+async def test_bandwidth() -> None:
+    async with through(EmulatedLink(bandwidth=8e6)) as (_, reader, writer):
+        began = time.perf_counter()
+        writer.write(bytes(200_000))
+        await reader.readexactly(200_000)
+        took = time.perf_counter() - began
     assert 0.2 <= took < 1.0  # 1 MB/s each way, which overlap
 
 
@@ -195,78 +189,66 @@ def test_a_lost_segment_on_a_real_connection() -> None:
     assert asyncio.run(run()) < 0.1
 
 
-def test_a_client_that_ends_ends_the_connection() -> None:
-    async def run() -> None:
-        async with through(EmulatedLink(rtt=0.01)) as (proxy, reader, writer):
-            writer.write(b"one")
-            assert await reader.readexactly(3) == b"one"
-            writer.close()
-            for _ in range(200):
-                if not proxy.open:
-                    break
-                await asyncio.sleep(0.01)
-            assert proxy.open == 0
-        await no_task_is_left()
-
-    asyncio.run(run())
+async def test_a_client_that_ends_ends_the_connection() -> None:
+    async with through(EmulatedLink(rtt=0.01)) as (proxy, reader, writer):
+        writer.write(b"one")
+        assert await reader.readexactly(3) == b"one"
+        writer.close()
+        for _ in range(200):
+            if not proxy.open:
+                break
+            await asyncio.sleep(0.01)
+        assert proxy.open == 0
+    await no_task_is_left()
 
 
-def test_leaving_the_proxy_cuts_what_is_open() -> None:
-    async def run() -> None:
-        async with through(EmulatedLink(rtt=30.0)) as (proxy, reader, writer):
-            writer.write(b"never arrives")
-            await asyncio.sleep(0.02)
+async def test_leaving_the_proxy_cuts_what_is_open() -> None:
+    async with through(EmulatedLink(rtt=30.0)) as (proxy, reader, writer):
+        writer.write(b"never arrives")
+        await asyncio.sleep(0.02)
+        proxy.cut()
+        with pytest.raises(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            raise ConnectionResetError  # an end is as good
+    await no_task_is_left()
+
+
+async def test_a_connection_that_is_cut_before_it_begins() -> None:
+    async with Proxy(1) as proxy:
+        ready = asyncio.Event()
+        take = proxy._take
+
+        def cut_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            take(reader, writer)
             proxy.cut()
-            with pytest.raises(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 5) == b""
-                raise ConnectionResetError  # an end is as good
-        await no_task_is_left()
+            ready.set()
 
-    asyncio.run(run())
-
-
-def test_a_connection_that_is_cut_before_it_begins() -> None:
-    async def run() -> None:
-        async with Proxy(1) as proxy:
-            ready = asyncio.Event()
-            take = proxy._take
-
-            def cut_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                take(reader, writer)
-                proxy.cut()
-                ready.set()
-
-            server = await asyncio.start_server(cut_at_once, LOOPBACK, 0)
-            port = server.sockets[0].getsockname()[1]
-            reader, writer = await asyncio.open_connection(LOOPBACK, port)
-            await ready.wait()
-            with pytest.raises(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 5) == b""
-                raise ConnectionResetError
-            writer.close()
-            server.close()
-
-    asyncio.run(run())
-
-
-def test_no_server_is_a_cut_connection() -> None:
-    async def run() -> None:
-        server = await asyncio.start_server(echo, LOOPBACK, 0)
+        server = await asyncio.start_server(cut_at_once, LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        await ready.wait()
+        with pytest.raises(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            raise ConnectionResetError
+        writer.close()
         server.close()
-        await server.wait_closed()
-        async with Proxy(port) as proxy:
-            reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
-            with pytest.raises(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 5) == b""
-                raise ConnectionResetError
-            writer.close()
-        await no_task_is_left()
-
-    asyncio.run(run())
 
 
-def test_in_a_thread() -> None:
+async def test_no_server_is_a_cut_connection() -> None:
+    server = await asyncio.start_server(echo, LOOPBACK, 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    async with Proxy(port) as proxy:
+        reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
+        with pytest.raises(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            raise ConnectionResetError
+        writer.close()
+    await no_task_is_left()
+
+
+async def test_in_a_thread() -> None:
     async def talk(port: int) -> bytes:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(b"hello")
@@ -275,41 +257,35 @@ def test_in_a_thread() -> None:
         writer.close()
         return found
 
-    async def run() -> None:
-        server = await asyncio.start_server(echo, LOOPBACK, 0)
-        before = threading.active_count()
-        with in_thread(Proxy(server.sockets[0].getsockname()[1])) as proxy:
-            assert await talk(proxy.port) == b"hello"
-        assert threading.active_count() == before
-        server.close()
-
-    asyncio.run(run())
+    server = await asyncio.start_server(echo, LOOPBACK, 0)
+    before = threading.active_count()
+    with in_thread(Proxy(server.sockets[0].getsockname()[1])) as proxy:
+        assert await talk(proxy.port) == b"hello"
+    assert threading.active_count() == before
+    server.close()
 
 
-def test_as_a_process() -> None:
-    async def run() -> None:
-        server = await asyncio.start_server(echo, LOOPBACK, 0)
-        port = server.sockets[0].getsockname()[1]
-        command = [sys.executable, "-m", "foresay.bench.proxy", "--to", str(port), "--rtt", "0.02"]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-            assert process.stdin is not None and process.stdout is not None
-            own = json.loads(process.stdout.readline())["port"]
-            reader, writer = await asyncio.open_connection(LOOPBACK, own)
-            began = time.perf_counter()
-            writer.write(b"hello")
-            assert await reader.readexactly(5) == b"hello"
-            assert time.perf_counter() - began >= 0.02
-            process.stdin.write("\n")
-            process.stdin.flush()
-            said = json.loads(process.stdout.readline())
-            assert said == {"up": 5, "down": 5, "connections": 1}
-            process.stdin.close()
-            assert process.wait(10) == 0
-            writer.close()
-        server.close()
-
-    asyncio.run(run())
+async def test_as_a_process() -> None:
+    server = await asyncio.start_server(echo, LOOPBACK, 0)
+    port = server.sockets[0].getsockname()[1]
+    command = [sys.executable, "-m", "foresay.bench.proxy", "--to", str(port), "--rtt", "0.02"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        own = json.loads(process.stdout.readline())["port"]
+        reader, writer = await asyncio.open_connection(LOOPBACK, own)
+        began = time.perf_counter()
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        assert time.perf_counter() - began >= 0.02
+        process.stdin.write("\n")
+        process.stdin.flush()
+        said = json.loads(process.stdout.readline())
+        assert said == {"up": 5, "down": 5, "connections": 1}
+        process.stdin.close()
+        assert process.wait(10) == 0
+        writer.close()
+    server.close()
 
 
 @pytest.mark.parametrize(
@@ -321,25 +297,22 @@ def test_links_that_cannot_be(wrong: dict[str, float]) -> None:
         EmulatedLink(**wrong)  # type: ignore[arg-type]
 
 
-def test_what_a_random_link_does_to_many_connections() -> None:
-    async def run() -> None:
-        draw = random.Random(1)
-        server = await asyncio.start_server(echo, LOOPBACK, 0)
-        port = server.sockets[0].getsockname()[1]
+async def test_what_a_random_link_does_to_many_connections() -> None:
+    draw = random.Random(1)
+    server = await asyncio.start_server(echo, LOOPBACK, 0)
+    port = server.sockets[0].getsockname()[1]
 
-        async def talk(port: int, text: bytes) -> None:
-            reader, writer = await asyncio.open_connection(LOOPBACK, port)
-            writer.write(text)
-            writer.write_eof()
-            assert await reader.read() == text
-            writer.close()
+    async def talk(port: int, text: bytes) -> None:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(text)
+        writer.write_eof()
+        assert await reader.read() == text
+        writer.close()
 
-        async with Proxy(port, over(EmulatedLink(rtt=0.01, jitter=0.01, loss=0.05))) as proxy:
-            texts = [draw.randbytes(draw.randint(1, 20_000)) for _ in range(40)]
-            await asyncio.gather(*(talk(proxy.port, text) for text in texts))
-            assert len(proxy.connections) == 40
-        server.close()
-        await server.wait_closed()
-        await no_task_is_left()
-
-    asyncio.run(run())
+    async with Proxy(port, over(EmulatedLink(rtt=0.01, jitter=0.01, loss=0.05))) as proxy:
+        texts = [draw.randbytes(draw.randint(1, 20_000)) for _ in range(40)]
+        await asyncio.gather(*(talk(proxy.port, text) for text in texts))
+        assert len(proxy.connections) == 40
+    server.close()
+    await server.wait_closed()
+    await no_task_is_left()

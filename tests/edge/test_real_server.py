@@ -62,26 +62,22 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("way", "temperature", "wait"), pairs(WAYS, (0.0, 0.8), ("block", "free-run", "adaptive"))
 )
-def test_the_text_is_that_of_the_model(
+async def test_the_text_is_that_of_the_model(
     server: Running, llm: LLM, way: str, temperature: float, wait: Any
 ) -> None:
     prompt = llm.tokenizer.encode(TEXT)
     expected = llm.generate([prompt], params(temperature))[0].token_ids
-
-    async def run() -> None:
-        vocabulary = llm.target.vocabulary
-        client = EdgeClient(server.url, vocabulary=vocabulary, wait=wait, **WAYS[way])
-        found = await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
-        client.close()
-        assert list(found.tokens) == list(expected)
-        counted = found.statistics
-        assert found.finish == "length" and counted.wait == wait
-        assert counted.drafter_error is None and counted.resumes == counted.reopens == 0
-        if way != "no drafter" and wait == "block" and not temperature:
-            assert counted.accepted > 0
-            assert sum(s != Source.MODEL for s in found.sources) == counted.accepted
-
-    asyncio.run(run())
+    vocabulary = llm.target.vocabulary
+    client = EdgeClient(server.url, vocabulary=vocabulary, wait=wait, **WAYS[way])
+    found = await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
+    client.close()
+    assert list(found.tokens) == list(expected)
+    counted = found.statistics
+    assert found.finish == "length" and counted.wait == wait
+    assert counted.drafter_error is None and counted.resumes == counted.reopens == 0
+    if way != "no drafter" and wait == "block" and not temperature:
+        assert counted.accepted > 0
+        assert sum(s != Source.MODEL for s in found.sources) == counted.accepted
     server.idle()
 
 
@@ -119,61 +115,51 @@ def test_signals_of_a_model_say_when_to_send(
     server.idle()
 
 
-def test_the_target_as_draft_model_foresees_what_is_sampled(
+async def test_the_target_as_draft_model_foresees_what_is_sampled(
     server: Running, llm: LLM, folder: Path
 ) -> None:
     """It draws with the same noise: without it about every second token would be another one."""
     prompt = llm.tokenizer.encode(TEXT)
-
-    async def run() -> None:
-        client = EdgeClient(
-            server.url,
-            vocabulary=llm.target.vocabulary,
-            wait="block",
-            ahead=False,
-            rule=AcceptanceRule(),
-            drafter=f"model:{folder}",
-        )
-        sent = accepted = 0
-        for seed in range(20):  # a busy cloud decodes some tokens itself: then fewer are drafted
-            given = replace(params(0.8), seed=seed)
-            found = await asyncio.wait_for(client.answer(prompt, given), 60)
-            sent, accepted = sent + found.statistics.sent, accepted + found.statistics.accepted
-            if sent > 60:
-                break
-        client.close()
-        assert accepted >= 0.7 * sent > 40
-
-    asyncio.run(run())
+    client = EdgeClient(
+        server.url,
+        vocabulary=llm.target.vocabulary,
+        wait="block",
+        ahead=False,
+        rule=AcceptanceRule(),
+        drafter=f"model:{folder}",
+    )
+    sent = accepted = 0
+    for seed in range(20):  # a busy cloud decodes some tokens itself: then fewer are drafted
+        given = replace(params(0.8), seed=seed)
+        found = await asyncio.wait_for(client.answer(prompt, given), 60)
+        sent, accepted = sent + found.statistics.sent, accepted + found.statistics.accepted
+        if sent > 60:
+            break
+    client.close()
+    assert accepted >= 0.7 * sent > 40
     server.idle()
 
 
-def test_a_lost_connection_is_resumed(server: Running, llm: LLM) -> None:
+async def test_a_lost_connection_is_resumed(server: Running, llm: LLM) -> None:
     """The client's own socket is cut under it, again and again."""
     prompt = llm.tokenizer.encode(TEXT)
     expected = llm.generate([prompt], params(0.8))[0].token_ids
-
-    async def run() -> None:
-        sockets: list[Any] = []
-        proxy = await asyncio.start_server(
-            lambda r, w: _forward(r, w, server.url, sockets), "127.0.0.1", 0
-        )
-        port = proxy.sockets[0].getsockname()[1]
-        client = EdgeClient(
-            f"http://127.0.0.1:{port}", vocabulary=llm.target.vocabulary, wait="block"
-        )
-        seen: list[int] = []
-        async for piece in client.stream(prompt, params(0.8)):
-            seen += piece.tokens
-            if len(sockets) < 4 and piece.tokens and len(seen) > 8 * len(sockets):
-                sockets[-1].transport.abort()
-            if piece.statistics is not None:
-                assert piece.statistics.resumes >= 1 and piece.statistics.reopens == 0
-        client.close()
-        proxy.close()
-        assert seen == list(expected)
-
-    asyncio.run(run())
+    sockets: list[Any] = []
+    proxy = await asyncio.start_server(
+        lambda r, w: _forward(r, w, server.url, sockets), "127.0.0.1", 0
+    )
+    port = proxy.sockets[0].getsockname()[1]
+    client = EdgeClient(f"http://127.0.0.1:{port}", vocabulary=llm.target.vocabulary, wait="block")
+    seen: list[int] = []
+    async for piece in client.stream(prompt, params(0.8)):
+        seen += piece.tokens
+        if len(sockets) < 4 and piece.tokens and len(seen) > 8 * len(sockets):
+            sockets[-1].transport.abort()
+        if piece.statistics is not None:
+            assert piece.statistics.resumes >= 1 and piece.statistics.reopens == 0
+    client.close()
+    proxy.close()
+    assert seen == list(expected)
     server.idle()
 
 

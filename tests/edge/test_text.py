@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from foresay.draft import Draft
 from foresay.drafter import Source
 from foresay.edge.text import EdgeText, best_chain
-from foresay.errors import GapError, InputError, StreamError
+from foresay.errors import GapError, StreamError
 
 PROMPT = [5, 6, 7]
 Tokens = st.lists(st.integers(0, 3), max_size=30)
@@ -153,5 +153,3 @@ def test_an_empty_draft_is_numbered_and_not_in_flight() -> None:
     assert text.send(Draft.empty()).seq == 1
     assert text.in_flight == text.statistics.drafts == 0
     assert text.send(chain(1)).seq == 2
-    with pytest.raises(InputError, match="2 sources of 1 nodes"):
-        text.send(chain(1), [Source.OWN, Source.OWN])

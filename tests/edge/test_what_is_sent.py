@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.bench.proxy import EmulatedLink, Proxy, over
 from foresay.draft import Draft
 from foresay.edge.client import EdgeClient
+from foresay.edge.ids import unpack
 from foresay.edge.link import AcceptanceRule
-from foresay.edge.wire import DraftMessage, unpack
+from foresay.edge.messages import DraftMessage
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
 from tiny import save_model
@@ -47,25 +47,21 @@ def drafts_of(cloud: ToyCloud) -> list[DraftMessage]:
 
 
 @pytest.mark.parametrize("reach", [4, 40])
-def test_drafts_that_would_come_too_late_are_not_sent(reach: int) -> None:
+async def test_drafts_that_would_come_too_late_are_not_sent(reach: int) -> None:
     """A round trip takes as long as about 20 tokens: 4 tokens are old news when they arrive."""
     asked = SamplingParams(max_tokens=150, temperature=0.0)
-
-    async def run() -> tuple[list[int], int]:
-        async with toy_cloud(wait="free-run", step=0.005) as cloud:
-            port = int(cloud.url.rpartition(":")[2])
-            async with Proxy(port, over(EmulatedLink(rtt=0.12))) as proxy:
-                edge = EdgeClient(
-                    f"http://127.0.0.1:{proxy.port}",
-                    vocabulary=VOCABULARY,
-                    drafter=Always(lambda text: right(text)[:reach]),
-                )
-                found = await edge.answer(PROMPT, asked, seed=SEED)
-                edge.close()
-        assert list(found.tokens) == plain(PROMPT, 150, 0.0, SEED)
-        return [m.base - len(PROMPT) for m in drafts_of(cloud)], found.statistics.accepted
-
-    bases, accepted = asyncio.run(run())
+    async with toy_cloud(wait="free-run", step=0.005) as cloud:
+        port = int(cloud.url.rpartition(":")[2])
+        async with Proxy(port, over(EmulatedLink(rtt=0.12))) as proxy:
+            edge = EdgeClient(
+                f"http://127.0.0.1:{proxy.port}",
+                vocabulary=VOCABULARY,
+                drafter=Always(lambda text: right(text)[:reach]),
+            )
+            found = await edge.answer(PROMPT, asked, seed=SEED)
+            edge.close()
+    assert list(found.tokens) == plain(PROMPT, 150, 0.0, SEED)
+    bases, accepted = [m.base - len(PROMPT) for m in drafts_of(cloud)], found.statistics.accepted
     assert bases
     if reach == 4:  # only before the first round trip was known
         assert max(bases) < 75
@@ -74,7 +70,9 @@ def test_drafts_that_would_come_too_late_are_not_sent(reach: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_without_ahead_one_draft_is_in_flight(monkeypatch: pytest.MonkeyPatch, ahead: bool) -> None:
+async def test_without_ahead_one_draft_is_in_flight(
+    monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
     """The cloud holds back its commits, and counts the drafts that come meanwhile."""
     counts: list[int] = []
     commit = ToyCloud._commit
@@ -84,41 +82,30 @@ def test_without_ahead_one_draft_is_in_flight(monkeypatch: pytest.MonkeyPatch, a
         await commit(self, *given)
 
     monkeypatch.setattr(ToyCloud, "_commit", counted)
-
-    async def run() -> None:
-        async with toy_cloud(step=0.05, patience=1.0) as cloud:
-            await answer(cloud, drafter=Always(right), rule=AcceptanceRule(), ahead=ahead)
-
-    asyncio.run(run())
+    async with toy_cloud(step=0.05, patience=1.0) as cloud:
+        await answer(cloud, drafter=Always(right), rule=AcceptanceRule(), ahead=ahead)
     meanwhile = np.diff([0, *counts])
     assert max(meanwhile) == (2 if ahead else 1)  # it listens for one more, not for all
 
 
-def test_nothing_is_drafted_behind_an_end() -> None:
+async def test_nothing_is_drafted_behind_an_end() -> None:
     end, behind = 299, 298
 
     def says(text: list[int]) -> list[int]:
         return [right(text)[0], end, behind, behind, behind, behind]
 
-    async def run() -> None:
-        async with toy_cloud(ends=(end,)) as cloud:
-            found = await answer(cloud, drafter=Always(says), rule=AcceptanceRule(k=3))
-        sent = [unpack(m.tokens, VOCABULARY).tolist() for m in drafts_of(cloud)]
-        assert [end in tokens for tokens in sent].count(True) > 5
-        assert not any(behind in tokens for tokens in sent)
-        assert found.statistics.accepted > 0
-
-    asyncio.run(run())
+    async with toy_cloud(ends=(end,)) as cloud:
+        found = await answer(cloud, drafter=Always(says), rule=AcceptanceRule(k=3))
+    sent = [unpack(m.tokens, VOCABULARY).tolist() for m in drafts_of(cloud)]
+    assert [end in tokens for tokens in sent].count(True) > 5
+    assert not any(behind in tokens for tokens in sent)
+    assert found.statistics.accepted > 0
 
 
-def test_the_drafter_hears_the_parameters_and_the_seed() -> None:
+async def test_the_drafter_hears_the_parameters_and_the_seed() -> None:
     drafter = Scripted()
-
-    async def run() -> None:
-        async with toy_cloud() as cloud:
-            await client(cloud, drafter=drafter).answer(PROMPT, params(0.8))
-
-    asyncio.run(run())
+    async with toy_cloud() as cloud:
+        await client(cloud, drafter=drafter).answer(PROMPT, params(0.8))
     (sampling,) = drafter.sampling
     assert sampling is not None and sampling.seed == 77
     assert sampling.params.temperature == 0.8 and sampling.params.max_tokens == COUNT
@@ -134,18 +121,14 @@ def test_the_drafter_hears_the_parameters_and_the_seed() -> None:
         ({"cancels": [5] * 50}, "cancelled"),
     ],
 )
-def test_edge_only_is_for_a_cloud_that_cannot_be_reached(
+async def test_edge_only_is_for_a_cloud_that_cannot_be_reached(
     tmp_path_factory: pytest.TempPathFactory, faults: dict[str, Any], code: str
 ) -> None:
     folder: Path = save_model(tmp_path_factory.mktemp("alone"))
-
-    async def run() -> None:
-        async with toy_cloud(**faults) as cloud:
-            edge = client(cloud, drafter=f"model:{folder}", edge_only=True, retry_seconds=0.3)
-            with pytest.raises(StreamError) as caught:
-                async for piece in edge.stream(PROMPT, params(0.8), seed=SEED):
-                    assert not piece.edge_only
-            edge.close()
-        assert caught.value.code == code
-
-    asyncio.run(run())
+    async with toy_cloud(**faults) as cloud:
+        edge = client(cloud, drafter=f"model:{folder}", edge_only=True, retry_seconds=0.3)
+        with pytest.raises(StreamError) as caught:
+            async for piece in edge.stream(PROMPT, params(0.8), seed=SEED):
+                assert not piece.edge_only
+        edge.close()
+    assert caught.value.code == code

@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from edge.messages import Case, cases
 from explore import examples
 from foresay.draft import Draft
+from foresay.edge.ids import pack
 from foresay.edge.json_frames import decode_json, encode_json
-from foresay.edge.wire import (
-    MAX_FRAME,
+from foresay.edge.messages import (
     MAX_PAD,
-    MESSAGES,
-    TAGS,
     VERSION,
     Close,
     Commit,
@@ -32,11 +30,8 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Sampling,
-    Side,
-    decode,
-    encode,
-    pack,
 )
+from foresay.edge.wire import MAX_FRAME, MESSAGES, TAGS, Side, decode, encode
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 

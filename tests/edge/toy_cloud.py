@@ -13,22 +13,10 @@ from msgspec.structs import replace
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from foresay.edge.checks import checked_commit, checked_opened, hash_of_open
+from foresay.edge.ids import pack, unpack
+from foresay.edge.messages import Close, Commit, DraftMessage, Error, Message, Open, Opened, Resume
 from foresay.edge.prefix import Prefix, hashes_along
-from foresay.edge.wire import (
-    Close,
-    Commit,
-    DraftMessage,
-    Error,
-    Message,
-    Open,
-    Opened,
-    Resume,
-    decode,
-    encode,
-    pack,
-    unpack,
-)
+from foresay.edge.wire import checked_commit, checked_opened, decode, encode, hash_of_open
 from foresay.sampling.noise import SPEC, gumbel
 
 VOCABULARY = 300

@@ -11,8 +11,8 @@ from foresay import Draft, Verdict, Wants
 from foresay.arrays import Floats, Int32s
 from foresay.drafter import SeededParams
 from foresay.sampling import processors
-from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Stream, gumbel
+from foresay.sampling.verification import VerificationInput
 
 
 class State:
@@ -100,8 +100,10 @@ class Writing(State):
         assert sampling is not None, "the engine says by what tokens are chosen"
         self.sampling = sampling
 
-    def ask(self) -> Ask:
-        return Ask(self.sampling.params, self.sampling.seed, self.prompt, self.observed)
+    def ask(self) -> VerificationInput:
+        return VerificationInput(
+            self.sampling.params, self.sampling.seed, self.prompt, self.observed
+        )
 
 
 class Coupled:

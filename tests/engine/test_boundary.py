@@ -12,15 +12,9 @@ import torch
 from doubles import Scripted, tokens
 from engine.drafters import Coupled, Recycling, State, Watching, near
 from foresay import Draft, DraftBatch, SamplingParams
-from foresay.budget.load import (
-    Chosen,
-    Load,
-    along_paths,
-    choose_nodes,
-    parents_of,
-    within_max_tokens,
-)
+from foresay.budget.load import Load, within_max_tokens
 from foresay.budget.policy import Fixed, Policy
+from foresay.budget.selected import SelectedNodes
 from foresay.drafter import SeededParams
 from foresay.drafters import (
     CorpusDrafter,
@@ -29,7 +23,7 @@ from foresay.drafters import (
     RecycleDrafter,
     SuffixDrafter,
 )
-from foresay.drafters.merge.seeing import Seeing
+from foresay.drafters.merge.gating import _Enabled
 from foresay.engine import compute
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
@@ -128,14 +122,11 @@ def test_seeded_params_are_checked() -> None:
 class Odd(Fixed):
     """Leaves out every third node, and what hangs from it."""
 
-    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
-        good = np.ones(len(drafts.tokens) + 1, np.int64)
-        good[:-1:3] = 0
-        good = along_paths(drafts, parents_of(drafts), good, np.minimum)[:-1]
-        fitting = within_max_tokens(drafts, load)
-        return choose_nodes(
-            drafts, np.flatnonzero(good) if fitting is None else fitting[good[fitting] > 0]
-        )
+    def choose(self, drafts: DraftBatch, load: Load) -> SelectedNodes:
+        good = np.ones(len(drafts.tokens) + 1, bool)
+        good[:-1:3] = False
+        good = drafts.along_paths(good, np.minimum)[:-1]
+        return SelectedNodes(drafts, good & within_max_tokens(drafts, load))
 
 
 @pytest.mark.parametrize("policy", [Fixed(), Odd()])
@@ -283,6 +274,8 @@ def test_a_drafter_that_wants_more_than_it_said_is_given_up(
         def wants_now(self) -> Any:
             return now
 
+        def shown(self, seconds: float) -> None: ...
+
     with pytest.warns(UserWarning, match=r"wants_now\(\) is"):
         found = answered(target, Odd())
     assert [request.token_ids for request in found] == texts
@@ -294,15 +287,15 @@ def test_drafters_that_rest_now_and_then_change_no_text(
 ) -> None:
     seen: set[bool] = set()
 
-    def by_turns(self: Seeing, net: float) -> None:
-        self.awake = not self.awake
+    def by_turns(self: _Enabled, net: float) -> None:
+        self.now = not self.now
 
     class Looking(RecycleDrafter):
         def observe(self, states: Any, verdicts: Any, /) -> None:
             seen.add(verdicts.topk is not None)
             super().observe(states, verdicts)
 
-    monkeypatch.setattr(Seeing, "observe", by_turns)
+    monkeypatch.setattr(_Enabled, "observe", by_turns)
     drafter = MergeDrafter(SuffixDrafter(), Looking(k=2), Looking(k=2))
     found = answered(target, drafter, policy=policy)
     assert [request.token_ids for request in found] == texts

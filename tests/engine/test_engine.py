@@ -22,7 +22,7 @@ from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.errors import UnknownGroup
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from models import zoo
 from models.targets import zoo_target
 
@@ -92,7 +92,7 @@ def test_a_wrong_engine_is_found(target: Target, monkeypatch: pytest.MonkeyPatch
     expected = wanted(target, asked)
     known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
     monkeypatch.setattr(
-        Part,
+        SequenceInput,
         "keep",
         lambda part, path=(): part.kv.keep(np.arange(len(part.tokens) + len(path), dtype=np.int32)),
     )
@@ -241,6 +241,9 @@ def test_a_drafter_that_fails_at_the_price_is_given_up(target: Target) -> None:
     class Odd(Scripted):
         def price(self, token: float, node: float, step: float) -> None:
             raise ValueError("what is time?")
+
+        def weighed_seconds(self) -> float:
+            return 0.0
 
     (prompt,) = prompts(1, seed=5)
     with pytest.warns(UserWarning, match="what is time"):

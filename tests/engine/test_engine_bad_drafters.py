@@ -14,7 +14,7 @@ from engine.asking import ASKED, STOPS, answers, prompts, wanted
 from engine.drafters import Scripted, State
 from foresay import Draft, DraftBatch, SamplingParams, Verdict, Wants
 from foresay.arrays import Int32s
-from foresay.drafter import Offer
+from foresay.drafter import ExternalDraft
 from foresay.drafters import MergeDrafter
 from foresay.engine.engine import Engine
 from foresay.errors import InputError, StateError
@@ -262,15 +262,18 @@ def test_a_drafter_may_write_into_the_text_of_an_offer(target: Target) -> None:
     """The text that goes with a draft from outside is not the engine's own."""
 
     class Writing(Scripted):
-        def offer(self, state: Any, text: Int32s, offer: Offer, /) -> int:
+        def add_external_draft(self, state: Any, text: Int32s, offer: ExternalDraft, /) -> int:
             text[:] = 1
             return 0
+
+        def has_external_draft(self, state: Any, /) -> bool:
+            return False
 
     asked = list(zip(prompts(1), ASKED[:1], strict=True))
     engine = Engine(target, Writing({}), policy="fixed")
     request = engine.add(*asked[0], seed=0, stops=STOPS)
     engine.step()
-    engine.offer(request, Offer(len(request), 0, Draft.chain([1, 2])))
+    engine.add_external_draft(request, ExternalDraft(len(request), 0, Draft.chain([1, 2])))
     engine.run()
     assert request.prompt.tolist() == asked[0][0]
     assert [request.token_ids] == wanted(target, asked)

@@ -11,7 +11,7 @@ from foresay.budget.policy import Fixed
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.models.target import Target
 
 
@@ -46,7 +46,10 @@ def test_texts_that_end_an_answer(target: Target) -> None:
         for drafter in (None, Scripted({tuple(prompt): free}, wrong=0.2)):
             engine = Engine(target, drafter, policy="fixed" if drafter else "none")
             request = engine.add(
-                prompt, replace(params, stop=stop), seed=7, text=AnswerText(letters, [stop])
+                prompt,
+                replace(params, stop=stop),
+                seed=7,
+                text=IncrementalDetokenizer(letters, [stop]),
             )
             engine.run()
             assert request.finish_reason == "stop" and request.answer is not None
@@ -65,7 +68,7 @@ def test_no_text_ends_an_answer_before_min_tokens(target: Target) -> None:
         at = whole.find(stop, max(least - size + 1, 0))
         for drafter in (None, Scripted({tuple(prompt): free}, wrong=0.2)):
             engine = Engine(target, drafter, policy="fixed" if drafter else "none")
-            text = AnswerText(letters, [stop], least)
+            text = IncrementalDetokenizer(letters, [stop], least)
             request = engine.add(prompt, asked, seed=7, text=text)
             engine.run()
             assert request.finish_reason == ("stop" if at >= 0 else "length")

@@ -17,10 +17,10 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.samples import add_samples
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError, LogitsError
 from foresay.models.cpu.stored_target import StoredTarget
-from foresay.models.target import Outputs, Part, Target
+from foresay.models.target import Outputs, SequenceInput, Target
 
 
 def test_what_cannot_be_answered(target: Target) -> None:
@@ -73,7 +73,9 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
     bad = [5, 77, 5, 77, 99]
     forward = StoredTarget.forward
 
-    def spoiled(self: StoredTarget, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def spoiled(
+        self: StoredTarget, parts: Sequence[SequenceInput], *, hidden: bool = False
+    ) -> Outputs:
         logits, at = forward(self, parts).logits.clone(), 0
         for part in parts:
             rows = (1 + len(part.draft)) * part.needs_logits
@@ -114,10 +116,10 @@ def test_a_text_that_cannot_be_read_fails_alone(target: Target) -> None:
     expected = wanted(target, asked)
     engine = Engine(target)
     good = [
-        engine.add(p, params, seed=seed, stops=STOPS, text=AnswerText(letters))
+        engine.add(p, params, seed=seed, stops=STOPS, text=IncrementalDetokenizer(letters))
         for seed, (p, params) in enumerate(asked)
     ]
-    victim = engine.add([1, 2, 3], GREEDY, seed=0, text=AnswerText(unreadable))
+    victim = engine.add([1, 2, 3], GREEDY, seed=0, text=IncrementalDetokenizer(unreadable))
     engine.run()
     assert victim.finish_reason == "error" and "cannot be decoded" in str(victim.error)
     assert [request.token_ids for request in good] == expected

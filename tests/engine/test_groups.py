@@ -14,7 +14,7 @@ from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.engine.samples import add_samples
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError, UnknownGroup
 from foresay.models.target import Target
 
@@ -105,7 +105,7 @@ def test_a_group_that_is_cancelled_whole(engine: Engine, drafter: Watched) -> No
     assert not engine.busy and not len(engine.groups)
 
 
-class Unreadable(AnswerText):
+class Unreadable(IncrementalDetokenizer):
     def __init__(self) -> None:
         super().__init__(lambda _: "")
 
@@ -150,7 +150,7 @@ def test_one_sample_is_no_group(engine: Engine, drafter: Watched) -> None:
 
 
 def test_all_or_none(engine: Engine, drafter: Watched) -> None:
-    texts = iter([AnswerText(lambda _: "")])
+    texts = iter([IncrementalDetokenizer(lambda _: "")])
     with pytest.raises(StopIteration):
         three(engine, text=lambda: next(texts))
     with pytest.raises(InputError, match="the prompt is empty"):

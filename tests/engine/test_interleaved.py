@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foresay import LLM, SamplingParams
+from foresay import LLM, SamplingParams, Wants
 from foresay.drafters import NgramDrafter
 from foresay.engine.answers import Chunk, Result
 from foresay.errors import InputError, StateError
@@ -192,7 +192,10 @@ class Interrupted(NgramDrafter):
 
     left = 3
 
-    def shown(self, state: Any) -> None:
+    def wants_now(self) -> Wants:
+        return self.wants
+
+    def shown(self, seconds: float) -> None:
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt

@@ -12,9 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from foresay import LLM, SamplingParams
-from foresay.drafters import SuffixDrafter
 from foresay.engine.plain import logits_of, plain
-from foresay.errors import InputError, ModelError, TokenTypeError, UnknownGroup
+from foresay.errors import InputError, ModelError, TokenTypeError
 from foresay.models import weights
 from real import default_llm
 from tiny import save_model
@@ -51,22 +50,6 @@ def test_samples_have_their_own_noise_and_share_the_prompt(llm: LLM) -> None:
     assert sorted(r.stats.shared_tokens for r in first[:4]) == [0, 49, 49, 49]
     alone = llm.generate("x" * 50, replace(params, n=1))
     assert alone[0].token_ids == first[0].token_ids
-
-
-def test_a_group_is_forgotten_with_its_last_sample(llm: LLM) -> None:
-    begun: list[str] = []
-
-    class Watched(SuffixDrafter):
-        def begin(self, prompt: Any, **names: Any) -> Any:
-            begun.append(names["group"])
-            return super().begin(prompt, **names)
-
-    drafter = Watched()
-    llm.beside(drafter).generate(["x" * 50, "y" * 50], replace(GREEDY, n=2, max_tokens=3))
-    for group in set(begun):
-        with pytest.raises(UnknownGroup):
-            drafter.drop_group(group)
-    assert len(set(begun)) == 2
 
 
 def test_the_stream_is_the_text(llm: LLM) -> None:
@@ -108,9 +91,6 @@ def test_who_stops_listening_ends_the_answers(llm: LLM) -> None:
     next(stream)
     stream.close()  # type: ignore[attr-defined]
     assert not llm.engine.busy
-
-
-def test_who_never_listens_ends_the_answers(llm: LLM) -> None:
     unheard = llm.stream(PROMPTS, replace(GREEDY, max_tokens=200))
     before = len(llm.engine.scheduler.waiting)
     del unheard

@@ -11,7 +11,7 @@ import torch
 from foresay.engine import measure
 from foresay.engine.measure import _KINDS, measured_cost
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Hidden, Outputs, Part, Target
+from foresay.models.target import Hidden, Outputs, SequenceInput, Target
 from models import zoo
 from steady import real_clock
 
@@ -34,7 +34,7 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.target, name)
 
-    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         self.steps += 1
         return self.target.forward(parts, hidden=hidden)
 

@@ -10,19 +10,19 @@ import pytest
 from engine.asking import ASKED, GREEDY, STOPS, prompts, wanted
 from foresay import SamplingParams
 from foresay.drafters import SuffixDrafter
+from foresay.drafters.lineup import with_external_drafts
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.request import Request
 from foresay.errors import InputError
 from foresay.models.target import Target
-from foresay.serve.edge.offered import OfferedDrafter
 
 ASK = list(zip(prompts(6, seed=4), ASKED[:6], strict=True))
 
 
 def test_others_go_on_and_the_text_is_the_same(target: Target) -> None:
     expected = wanted(target, ASK)
-    engine = Engine(target, OfferedDrafter(SuffixDrafter()), policy="fixed")
+    engine = Engine(target, with_external_drafts(SuffixDrafter()), policy="fixed")
     requests = [engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK)]
     while len(requests[1].token_ids) < 3:
         engine.step()
@@ -105,7 +105,7 @@ def test_a_newer_one_that_is_paused_gives_its_memory(target: Target) -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_cancelled_while_paused(target: Target, begun: bool) -> None:
-    engine = Engine(target, OfferedDrafter(SuffixDrafter()), policy="fixed")
+    engine = Engine(target, with_external_drafts(SuffixDrafter()), policy="fixed")
     request = engine.add(ASK[0][0], GREEDY, seed=1)
     if begun:
         engine.step()

@@ -20,7 +20,7 @@ from foresay.engine.pages import PAGE
 from foresay.engine.request import Request
 from foresay.errors import InputError
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from foresay.sampling.logprobs import TokenLogprob
 from models import zoo
 from models.targets import zoo_target
@@ -203,7 +203,9 @@ def test_a_wrong_number_is_refused(target: Target, wrong: Any) -> None:
 
 def test_the_target_refuses_more_than_is_read(target: Target) -> None:
     with pytest.raises(InputError, match="prefill_logits is 3; expected 0 to the 2 prefill"):
-        Part.of(target, target.open(), np.array([4, 5, 6], np.int32), prefill=2, prefill_logits=3)
+        SequenceInput.of(
+            target, target.open(), np.array([4, 5, 6], np.int32), prefill=2, prefill_logits=3
+        )
 
 
 def test_rows_of_other_tokens_are_found(

@@ -17,8 +17,9 @@ import pytest
 from engine.drafters import Drawing, near
 from foresay import Draft, DraftBatch, SamplingParams
 from foresay.arrays import Floats
-from foresay.budget.load import Chosen, Load, choose_nodes
+from foresay.budget.load import Load
 from foresay.budget.policy import Fixed, Policy
+from foresay.budget.selected import SelectedNodes
 from foresay.drafters import SuffixDrafter
 from foresay.engine import engine as engine_module
 from foresay.engine import request as request_module
@@ -28,8 +29,8 @@ from foresay.engine.proposal import Proposal, with_all_sampled
 from foresay.engine.request import Request
 from foresay.lossless.gtest import g_test
 from foresay.models.target import Target
-from foresay.sampling.ask import Ask
 from foresay.sampling.processors import probabilities, scores
+from foresay.sampling.verification import VerificationInput
 from models.quick import quick_target
 
 PROMPT, SIZE, LENGTH, MANY = [3, 1, 4], 5, 3, 1000
@@ -58,9 +59,9 @@ class Rows:
 class ByScore(Fixed):
     """Verifies only likely nodes: what no sampled token may be subject to."""
 
-    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
-        likely = drafts.scores is not None and drafts.scores >= 0.3
-        return choose_nodes(drafts, np.flatnonzero(likely))
+    def choose(self, drafts: DraftBatch, load: Load) -> SelectedNodes:
+        scores = np.zeros(len(drafts.tokens)) if drafts.scores is None else drafts.scores
+        return SelectedNodes(drafts, scores >= 0.3)
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def p_value(target: Target, requests: Sequence[Request], params: SamplingParams 
     for text in product(range(SIZE), repeat=LENGTH):
         chance = 1.0
         for at, token in enumerate(text):
-            ask = Ask(params, 0, PROMPT, list(text[:at]))
+            ask = VerificationInput(params, 0, PROMPT, list(text[:at]))
             row = scores(rows([*PROMPT, *text[:at]], len(PROMPT)), ask)
             chance *= float(probabilities(row, params.greedy)[token])
         chances[text] = chance
@@ -231,7 +232,8 @@ def test_probs_follow_the_nodes_that_are_left() -> None:
     drafts = DraftBatch.of([Draft([1, 2, 3, 4], [-1, 0, 1, -1]), Draft.chain([1, 2])])
     proposal = Proposal(drafts, {0: probs})
     load = Load(np.array([3, 3]), np.array([3, 9]))
-    chosen = with_all_sampled(choose_nodes(drafts, np.array([0, 4])), proposal, load)
+    likely = np.array([True, False, False, False, True, False])
+    chosen = with_all_sampled(SelectedNodes(drafts, likely), proposal, load)
     assert chosen.drafts[0].tokens.tolist() == [1, 2, 4] and len(chosen.drafts[1]) == 1
     assert proposal.probs_of(chosen)[0].tolist() == probs[[0, 1, 3]].tolist()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -17,7 +17,7 @@ def decode(tokens: Sequence[int]) -> str:
 
 @given(text=st.text(max_size=30))
 def test_the_text_comes_whole(text: str) -> None:
-    answer, taken = AnswerText(decode), ""
+    answer, taken = IncrementalDetokenizer(decode), ""
     for token in text.encode():
         assert not answer.add(token)
         taken += answer.take()
@@ -36,7 +36,7 @@ def test_the_first_stop_to_be_complete_ends_the_text(
     text: str, stops: list[str], least: int
 ) -> None:
     """The first that is not complete within the first `least` tokens."""
-    answer, taken = AnswerText(decode, stops, least), ""
+    answer, taken = IncrementalDetokenizer(decode, stops, least), ""
     used = 0
     for token in text.encode():
         used += 1
@@ -57,7 +57,7 @@ def test_the_first_stop_to_be_complete_ends_the_text(
 
 
 def test_half_a_character_at_the_end_is_not_lost() -> None:
-    answer = AnswerText(decode)
+    answer = IncrementalDetokenizer(decode)
     for token in "a€".encode()[:-1]:
         answer.add(token)
     assert answer.text == "a"

@@ -16,7 +16,7 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
-from foresay.engine.scheduler import Turn
+from foresay.engine.scheduler import ScheduledRequest
 from foresay.engine.step import load_of
 from foresay.models.load_transformers import target_of
 from models import zoo
@@ -27,10 +27,10 @@ def flat() -> StepCost:
     return StepCost.measured((r, r * 64, 0.01 + 1e-6 * r, 64) for r in (1, 2, 8, 64, 256))
 
 
-def turn(max_tokens: int, *, together: bool = True) -> Turn:
+def turn(max_tokens: int, *, together: bool = True) -> ScheduledRequest:
     params = SamplingParams(max_tokens=max_tokens)
     made = Request(0, np.ones(3, np.int32), params, 1, (), None, None, None, together=together)
-    return Turn(made, 3, True)
+    return ScheduledRequest(made, 3, True)
 
 
 def test_weights_are_for_several_that_are_waited_for_together() -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from foresay.errors import InputError
 from foresay.integrations.vllm import (
-    SuffixDecodingCache,
     SuffixProposer,
     VllmSettings,
     host,
@@ -82,7 +81,7 @@ def says(version: str | None, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> l
     caplog.clear()
     with caplog.at_level(logging.INFO, "vllm.foresay"):
         SuffixProposer(config())
-        SuffixDecodingCache(24, 0)
+        SuffixProposer(config())
     return [record.getMessage() for record in caplog.records]
 
 
@@ -93,10 +92,13 @@ def test_one_line_at_the_start(
     monkeypatch.setenv("FORESAY_VLLM_THREADS", "3")
     monkeypatch.setenv("FORESAY_VLLM_HISTORY", "0")
     begin, end = f"foresay 0.1.0 in vLLM {version}: ", ", settings: history=False, threads=3"
-    assert says(version, monkeypatch, caplog) == [
-        f"{begin}custom_class, threads: 3{end}",
-        f"{begin}suffix, threads: 1{end}",
-    ]
+    assert (
+        says(version, monkeypatch, caplog)
+        == [
+            f"{begin}custom_class, threads: 3{end}",
+        ]
+        * 2
+    )
 
 
 @pytest.mark.parametrize("version", ["0.21.4", "0.33.0", "1.0.0", "dev"])
@@ -112,38 +114,29 @@ def test_another_version_is_warned_of_once_and_by_name(
 REGISTER = """
 import logging
 logging.basicConfig()
-from foresay.integrations.vllm import register
+from foresay.integrations.vllm import SuffixProposer, register
 register()
 try:
-    from arctic_inference.suffix_decoding import SuffixDecodingCache
-    SuffixDecodingCache()
-except (ImportError, ValueError) as error:
+    SuffixProposer(None)
+except ValueError as error:
     print(error)
 """
 
 
 @pytest.mark.parametrize(
-    ("environ", "warns", "ends"),
+    ("environ", "says"),
     [
-        ({"FORESAY_VLLM_GRACE": "many"}, "FORESAY_VLLM_GRACE is 'many'", "No module named"),
-        ({"FORESAY_VLLM_GRACE": "-1"}, "FORESAY_VLLM_GRACE is -1", "No module named"),
-        ({"FORESAY_VLLM_SUFFIX": "maybe"}, "FORESAY_VLLM_SUFFIX is 'maybe'", "No module named"),
-        ({"FORESAY_CONFIG": "nowhere.json"}, "FORESAY_CONFIG names nowhere.json", "No module"),
-        # Asked for, it is there, and refuses to begin: vLLM would take another's place for it.
-        (
-            {"FORESAY_VLLM_GRACE": "-1", "FORESAY_VLLM_SUFFIX": "1"},
-            "FORESAY_VLLM_GRACE is -1",
-            "FORESAY_VLLM_GRACE is -1",
-        ),
+        ({"FORESAY_VLLM_GRACE": "many"}, "FORESAY_VLLM_GRACE is 'many'"),
+        ({"FORESAY_VLLM_GRACE": "-1"}, "FORESAY_VLLM_GRACE is -1"),
+        ({"FORESAY_VLLM_SUFFIX": "1"}, "the variable FORESAY_VLLM_SUFFIX is set"),
+        ({"FORESAY_CONFIG": "nowhere.json"}, "FORESAY_CONFIG names nowhere.json"),
     ],
 )
-def test_a_wrong_setting_ends_nothing_but_a_drafter(
-    environ: dict[str, str], warns: str, ends: str
-) -> None:
+def test_a_wrong_setting_ends_nothing_but_a_drafter(environ: dict[str, str], says: str) -> None:
     """vLLM calls `register` for each of its commands, `vllm --version` too."""
     command = [sys.executable, "-c", REGISTER]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
-    assert f"foresay: {warns}" in done.stderr and done.stdout.startswith(ends)
+    assert f"foresay: {says}" in done.stderr and done.stdout.startswith(says)
 
 
 def test_settings_made_by_hand_go_by_their_own_names() -> None:
@@ -214,8 +207,8 @@ def sampler_of(**changed: Any) -> Any:
     return SimpleNamespace(**{key: value for key, value in functions.items() if value is not None})
 
 
-def drafts_with(sampler: Any, machine: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """How much the proposer and the cache draft in a vLLM with that sampler; None: it has none."""
+def drafts_with(sampler: Any, machine: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How much the proposer drafts in a vLLM with that sampler; None: it has none."""
     pytest.importorskip("torch")
     there = ModuleType("vllm")
     there.__dict__["__version__"] = "0.32.0"
@@ -225,10 +218,7 @@ def drafts_with(sampler: Any, machine: Any, monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.delitem(sys.modules, name, raising=False)
         else:
             monkeypatch.setitem(sys.modules, name, module)
-    by_proposer = drafted(SuffixProposer(config()), 1)
-    cache = SuffixDecodingCache()
-    cache.start_request("a", [1, 2, 3, 4, 5] * 40)
-    return by_proposer, len(cache.speculate("a", [4, 5], 6).token_ids)
+    return drafted(SuffixProposer(config()), 1)
 
 
 def other_expand(x: Any, cu_num_tokens: Any) -> Any:
@@ -260,13 +250,12 @@ def test_nothing_is_drafted_where_sampled_requests_are_not_safe(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sampler = None if changed is None else sampler_of(**changed)
-    assert drafts_with(sampler, platform(cpu=True), monkeypatch) == (0, 0)
-    lines = [record.getMessage() for record in caplog.records if "nothing is drafted" in record.msg]
-    assert len(lines) == 2  # one for each drafter
-    assert all(why in line and "\n" not in line for line in lines)
+    assert drafts_with(sampler, platform(cpu=True), monkeypatch) == 0
+    (line,) = [r.getMessage() for r in caplog.records if "nothing is drafted" in r.msg]
+    assert why in line and "\n" not in line
     caplog.clear()
     # Where vLLM computes on something else, its sampler is not looked at.
-    assert drafts_with(sampler, platform(cpu=False), monkeypatch) == (6, 6)
+    assert drafts_with(sampler, platform(cpu=False), monkeypatch) == 6
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -274,8 +263,8 @@ def test_nothing_is_drafted_where_sampled_requests_are_not_safe(
 def test_nothing_is_drafted_where_vllm_does_not_say_on_what_it_runs(
     machine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert drafts_with(sampler_of(), machine, monkeypatch) == (0, 0)
-    assert caplog.text.count("nothing is drafted") == 2
+    assert drafts_with(sampler_of(), machine, monkeypatch) == 0
+    assert caplog.text.count("nothing is drafted") == 1
 
 
 def no_tokens_fail(logits: Any, k: Any, p: Any) -> Any:
@@ -312,7 +301,7 @@ def test_what_is_patched_or_right_is_drafted_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sampler = sampler_of(**changed)
-    assert drafts_with(sampler, platform(cpu=True), monkeypatch) == (6, 6)
+    assert drafts_with(sampler, platform(cpu=True), monkeypatch) == 6
     lines = {r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING}
     assert len(lines) == len(warns)  # of a second drafter the same
     assert all(any(warning in line for line in lines) for warning in warns)

@@ -1,12 +1,8 @@
-"""The parts of the vLLM adapter: keys of texts, the settings, the suffix seam."""
+"""The parts of the vLLM adapter: keys of texts, the settings."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from foresay.errors import InputError
-from foresay.integrations.vllm import (
-    SuffixDecodingCache,
-    VllmSettings,
-    describe,
-    read_settings,
-    register,
-)
+from foresay.integrations.vllm import VllmSettings, describe, read_settings
 from foresay.integrations.vllm.rows import Rows, Texts
 
 # ---- rows ------------------------------------------------------------------------------------
@@ -152,7 +142,7 @@ def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
             {"FORESAY_VLLM_LEAST_CHANCE": "nan"},
             "FORESAY_VLLM_LEAST_CHANCE is nan; expected a number from 0 to 1",
         ),
-        ({"FORESAY_VLLM_SUFFIX": "maybe"}, "FORESAY_VLLM_SUFFIX is 'maybe'; expected one of 1"),
+        ({"FORESAY_VLLM_HISTORY": "maybe"}, "FORESAY_VLLM_HISTORY is 'maybe'; expected one of 1"),
         ({"FORESAY_CONFIG": "nowhere.json"}, "nowhere.json, which cannot be read as JSON"),
     ],
 )
@@ -166,7 +156,7 @@ def test_bad_settings_are_refused_with_a_sentence(given: dict[str, str], says: s
     [
         ("[1]", 'expected a JSON object with an object "vllm"'),
         ('{"vllm": 3}', 'expected a JSON object with an object "vllm"'),
-        ('{"vllm": {"rows": 3}}', "has 'rows'; expected suffix"),
+        ('{"vllm": {"rows": 3}}', "has 'rows'; expected history"),
         (
             '{"vllm": {"grace": true}}',
             "grace in .*foresay.json, which FORESAY_CONFIG names, is True; expected a whole number",
@@ -186,110 +176,6 @@ def test_bad_files_are_refused_with_a_sentence(tmp_path: Path, content: str, say
     path.write_text(content)
     with pytest.raises(InputError, match=says):
         read_settings({"FORESAY_CONFIG": str(path)})
-
-
-# ---- the suffix seam -------------------------------------------------------------------------
-
-
-def test_the_cache_drafts_as_arctics_does() -> None:
-    cache = SuffixDecodingCache(max_tree_depth=24, max_cached_requests=10)
-    ids = np.zeros((2, 64), np.int32)
-    ids[1, :6] = [1, 2, 3, 4, 1, 2]
-    cache.start_request("a", ids[1, :6])
-    ids[1] = 0  # vLLM's buffer moves on
-    cache.add_active_response("a", [3])
-    draft = cache.speculate("a", np.array([1, 2, 3], np.int32), max_spec_tokens=3)
-    assert draft.token_ids[:1] == [4] and type(draft.token_ids[0]) is int
-    assert draft.parents == list(range(-1, len(draft.token_ids) - 1))
-    assert draft.score == pytest.approx(sum(draft.probs)) and all(p >= 0.1 for p in draft.probs)
-    assert len(cache.speculate("a", [1, 2, 3]).token_ids) <= 24  # None is a valid number of tokens
-    sure = cache.speculate("a", [1, 2, 3], 8, min_token_prob=0.99)
-    assert len(sure.token_ids) < len(cache.speculate("a", [1, 2, 3], 8, min_token_prob=0).token_ids)
-    for nothing in (cache.speculate("a", [3], 0), cache.speculate("a", [3], 4, 0.0)):
-        assert nothing.token_ids == [] and nothing.score == 0
-    assert cache.active_requests - {"b"} == {"a"}
-
-
-def test_finished_answers_help_later_requests() -> None:
-    answer = random.Random(0).sample(range(1000), 40)
-    found = []
-    for cached in (10, 0):
-        cache = SuffixDecodingCache(24, cached)
-        for name in range(4):
-            cache.start_request(name, [2000 + name])
-            cache.add_active_response(name, answer)
-            cache.stop_request(name)
-        assert list(cache.cached_requests) == ([0, 1, 2, 3] if cached else [])
-        cache.start_request("new", [3000])
-        cache.add_active_response("new", answer[:10])
-        found.append(cache.speculate("new", answer[:10], 4).token_ids)
-    assert found[0] == answer[10:14] and found[1] != found[0]
-
-
-def test_a_request_that_comes_back_keeps_its_text() -> None:
-    for prompt, expected in (([1, 2], True), ([1, 3], False)):
-        cache = SuffixDecodingCache(24, 0)  # without answers of others: its own text alone
-        cache.start_request("a", [1, 2])
-        cache.add_active_response("a", [7, 8, 9, 10, 11])
-        cache.stop_request("a")
-        cache.start_request("a", prompt)
-        cache.add_active_response("a", [7, 8, 9])
-        assert (cache.speculate("a", [8, 9], 1).token_ids == [10]) == expected
-
-
-def test_ids_are_listed_up_to_a_bound_and_misuse_is_refused() -> None:
-    cache = SuffixDecodingCache(24, 2)
-    for name in "abc":
-        cache.start_request(name, [1])
-        cache.stop_request(name)
-    assert list(cache.cached_requests) == ["b", "c"]
-    cache.evict_cached_response("b")
-    assert list(cache.cached_requests) == ["c"]
-    cache.start_request("d", [1])
-    with pytest.raises(ValueError, match="'d' is active"):
-        cache.start_request("d", [1])
-    for call in (cache.stop_request, cache.evict_cached_response):
-        with pytest.raises(ValueError, match="'x' is not"):
-            call("x")
-    with pytest.raises(ValueError, match="'x' is not active"):
-        cache.speculate("x", [1])
-    with pytest.raises(ValueError, match="max_tree_depth is 0"):
-        SuffixDecodingCache(0)
-
-
-SEAM = """
-import sys
-from importlib.util import find_spec
-from foresay.integrations.vllm import register, SuffixDecodingCache
-register(); register()
-found = find_spec("arctic_inference") is not None
-if found:
-    from arctic_inference.suffix_decoding import SuffixDecodingCache as theirs
-    found = theirs is SuffixDecodingCache
-print(found, "vllm" in sys.modules, "torch" in sys.modules)
-"""
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("arctic_inference") is not None, reason="the real one is installed"
-)
-@pytest.mark.parametrize("asked", [True, False])
-def test_the_seam_is_there_only_when_asked_for(asked: bool) -> None:
-    command = [sys.executable, "-c", SEAM]
-    environ = {"FORESAY_VLLM_SUFFIX": str(int(asked)), "PYTHONWARNINGS": "error"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
-    assert done.stdout.split() == [str(asked), "False", "False"]
-
-
-def test_a_package_that_was_imported_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real = type(sys)("arctic_inference.suffix_decoding")
-    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", real)
-    monkeypatch.setenv("FORESAY_VLLM_SUFFIX", "1")
-    register()
-    assert sys.modules["arctic_inference.suffix_decoding"] is real
-    assert "has been imported already" in caplog.text
 
 
 def test_texts_that_end_alike_again_and_again_are_over_in_their_turn() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foresay.errors import InputError
 from foresay.integrations.vllm import SuffixProposer
 
 LENGTH = 256
@@ -317,11 +316,3 @@ def test_steps_file_and_log(
     assert sum(line["tokens"] for line in lines) == world.made
     assert sum(line["drafted"] for line in lines) == proposer.stats().drafted
     assert "Draft acceptance rate" in caplog.text
-
-
-def test_a_bad_setting_is_heard_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORESAY_VLLM_LEAST_CHANCE", "2")
-    with pytest.raises(
-        InputError, match=r"FORESAY_VLLM_LEAST_CHANCE is 2\.0; expected a number from 0 to 1"
-    ):
-        SuffixProposer(config())

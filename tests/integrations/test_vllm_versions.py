@@ -17,7 +17,7 @@ import pytest
 from foresay.drafters import SuffixDrafter
 from foresay.errors import InputError
 from foresay.integrations.verl.report import VersionLine, read_versions, summary
-from foresay.integrations.vllm import SuffixDecodingCache, SuffixProposer
+from foresay.integrations.vllm import SuffixProposer
 from foresay.integrations.vllm.versions import (
     changes,
     run_hooks,
@@ -137,15 +137,6 @@ def test_what_is_absent_is_finished_with_its_version(new_versions: list[int]) ->
     assert proposer.stats().finished == 1 and len(new_versions) == 1
 
 
-def test_the_cache_of_method_suffix_counts_too(new_versions: list[int]) -> None:
-    cache = SuffixDecodingCache()
-    cache.start_request("a", [1, 2, 3])
-    weights_changed()
-    cache.start_request("b", [1, 2, 3])
-    cache.start_request("c", [1, 2, 3])
-    assert new_versions == [2]
-
-
 # ---- dropping --------------------------------------------------------------------------------
 
 
@@ -259,20 +250,6 @@ def test_a_wrong_line_is_named(line: str, tmp_path: Path) -> None:
         read_versions(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_versions(tmp_path / "none")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "says"),
-    [
-        ("VERSIONS", "-1", "FORESAY_VLLM_VERSIONS is -1; expected a whole number from 0"),
-        ("VERSIONS", "two", "FORESAY_VLLM_VERSIONS is 'two'; expected a whole number"),
-        ("VERSION", "2", "FORESAY_VLLM_VERSION is set; expected one of"),
-    ],
-)
-def test_wrong_settings(name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"FORESAY_VLLM_{name}", value)
-    with pytest.raises(InputError, match=says):
-        proposer_of()
 
 
 def test_a_hook_that_fails_stops_nothing(

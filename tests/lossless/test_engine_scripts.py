@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from foresay.engine import compute, logprobs
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError
 from foresay.lossless import prove
 from foresay.lossless.engine_controls import ENGINE_CONTROLS
@@ -19,7 +19,7 @@ from foresay.lossless.engine_scripts import run_engine
 from foresay.lossless.prove import QUICK
 from foresay.lossless.toy import Toy
 from foresay.lossless.toy_target import ToyKv, ToyTarget
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from foresay.sampling.acceptance import verify
 from foresay.sampling.acceptance.match import match
 
@@ -30,8 +30,9 @@ def test_the_engine_equals_plain_decoding() -> None:
     seen: list[tuple[int, int]] = []
     found = run_engine(SCRIPTS, progress=lambda done, of: seen.append((done, of)))
     assert found.differences == ()
-    assert seen == [(i + 1, SCRIPTS) for i in range(SCRIPTS)] and found.scripts == SCRIPTS
-    assert found.complete, "nothing is proved of what no script does"
+    assert seen == [(i + 1, SCRIPTS) for i in range(SCRIPTS)]
+    assert found.counts["scripts"] == SCRIPTS
+    assert found.equal, "nothing is proved of what no script does"
 
 
 @pytest.mark.parametrize("name", ENGINE_CONTROLS)
@@ -48,7 +49,7 @@ def test_a_script_is_the_same_again() -> None:
 
 
 def _no_stop_string(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AnswerText, "_hits", lambda text, new: [])
+    patch.setattr(IncrementalDetokenizer, "_hits", lambda text, new: [])
 
 
 def _all_by_match(patch: pytest.MonkeyPatch) -> None:
@@ -71,14 +72,14 @@ def test_broken_code_is_found_by_the_quick_proof(
 ) -> None:
     assert QUICK.engine >= SCRIPTS
     broken(monkeypatch)
-    check = next(prove._engine(replace(QUICK, engine=SCRIPTS), 0, None))
+    check = next(prove._engine(replace(QUICK, engine=SCRIPTS), 0, lambda name, done: None))
     assert (check.layer, check.ok) == ("engine", False) and "; the first: script" in check.result
 
 
 def test_what_a_toy_target_refuses() -> None:
     target = ToyTarget(Toy(8, 0))
     kv, other = target.open(), target.open_filled(3)
-    part = Part.of(target, kv, np.array([1, 2], np.int32))
+    part = SequenceInput.of(target, kv, np.array([1, 2], np.int32))
     with pytest.raises(InputError, match="expected parts"):
         target.forward([])
     with pytest.raises(InputError, match="hidden is True"):

@@ -13,11 +13,9 @@ from scipy.stats import chi2, kstest  # type: ignore[import-untyped]
 
 from foresay.errors import InputError
 from foresay.lossless.gtest import (
-    EProcess,
     confirmed,
     detectable,
     g_test,
-    holm,
     pair_power,
     permutation,
     power,
@@ -36,33 +34,22 @@ def draws(probs: Doubles, n: int, runs: int, seed: int) -> Ints:
     return np.random.default_rng(seed).multinomial(n, probs, size=runs)
 
 
-# What lossless testing needs, rounded as its table is: n for 99.9 % at 1e-6.
-@pytest.mark.parametrize(
-    ("cells", "total_variation", "n", "digit"),
-    [
-        (8, 0.05, 8_200, 100),
-        (8, 0.02, 51_000, 1_000),
-        (8, 0.01, 206_000, 1_000),
-        (8, 0.005, 823_000, 1_000),
-        (64, 0.05, 14_000, 1_000),
-        (64, 0.02, 89_000, 1_000),
-        (64, 0.01, 355_000, 1_000),
-        (64, 0.005, 1_420_000, 10_000),
-        (512, 0.05, 31_000, 1_000),
-        (512, 0.02, 192_000, 1_000),
-        (512, 0.01, 767_000, 1_000),
-        (512, 0.005, 3_070_000, 10_000),
-        (4096, 0.05, 77_000, 1_000),
-        (4096, 0.02, 479_000, 1_000),
-        (4096, 0.01, 1_920_000, 10_000),
-        (4096, 0.005, 7_700_000, 100_000),
-    ],
-)
-def test_the_table_of_draws_needed(cells: int, total_variation: float, n: int, digit: int) -> None:
-    needed = samples_needed(cells, total_variation, 1e-6, 0.999)
-    assert abs(needed - n) <= max(0.01 * n, digit / 2)
-    assert power(needed, cells, total_variation, 1e-6) >= 0.999
-    assert power(needed - 1, cells, total_variation, 1e-6) < 0.999
+BIASES = (0.05, 0.02, 0.01, 0.005)
+NEEDED = {  # by cells: the draws that find these biases with 99.9 % at 1e-6, rounded
+    8: (8_200, 51_000, 206_000, 823_000),
+    64: (14_000, 89_000, 355_000, 1_420_000),
+    512: (31_000, 192_000, 767_000, 3_070_000),
+    4096: (77_000, 479_000, 1_920_000, 7_700_000),
+}
+
+
+@pytest.mark.parametrize("cells", NEEDED)
+def test_the_table_of_draws_needed(cells: int) -> None:
+    for total_variation, n in zip(BIASES, NEEDED[cells], strict=True):
+        needed = samples_needed(cells, total_variation, 1e-6, 0.999)
+        assert abs(needed - n) <= max(0.01 * n, 50 if n < 10_000 else 500)
+        assert power(needed, cells, total_variation, 1e-6) >= 0.999
+        assert power(needed - 1, cells, total_variation, 1e-6) < 0.999
 
 
 def test_the_power_is_the_share_of_biased_samplers_that_are_found() -> None:
@@ -166,8 +153,6 @@ def test_any_counts_give_a_p_value(counts: list[int]) -> None:
 def test_what_is_no_table_is_refused(observed: list[int], expected: list[float]) -> None:
     with pytest.raises(InputError):
         g_test(observed, expected)
-    with pytest.raises(InputError):
-        EProcess(expected).update(observed)
 
 
 def test_arguments_that_are_refused() -> None:
@@ -228,13 +213,6 @@ def test_a_family_shares_its_false_alarms() -> None:
     assert 20 * outcome.false_alarm <= 1e-10
 
 
-def test_holm() -> None:
-    assert holm([0.04, 0.01, 0.03, 0.005], 0.05) == (False, True, False, True)
-    assert holm([0.02, 0.9, 0.001], 0.05) == (True, False, True)
-    assert holm([0.06, 0.0], 0.05) == (False, True)
-    assert holm([], 0.05) == ()
-
-
 def test_permutation_is_exact_where_answers_of_a_request_are_copies() -> None:
     rng = np.random.default_rng(9)
     p = []
@@ -247,39 +225,3 @@ def test_permutation_is_exact_where_answers_of_a_request_are_copies() -> None:
     apart = np.zeros((20, 2), np.int64)
     apart[:, 0] = 2
     assert permutation([(apart, apart[:, ::-1])]) == 1 / 10_001
-
-
-def test_an_e_process_of_a_correct_sampler_stays_small() -> None:
-    rng = np.random.default_rng(10)
-    peaks = []
-    for _ in range(2_000):
-        process = EProcess(PROBS)
-        for counts in rng.multinomial(50, PROBS, size=15):
-            process.update(counts)
-        peaks.append(process.log_peak)
-    assert np.mean(np.array(peaks) > math.log(20)) <= 1 / 20  # Ville, at every peek
-
-
-def test_the_expected_wealth_of_a_correct_sampler_is_one() -> None:
-    probs, n = np.array([0.7, 0.2, 0.1]), 6
-    total = 0.0
-    for i in range(n + 1):
-        for j in range(n + 1 - i):
-            k = n - i - j
-            ways = math.factorial(n) / (math.factorial(i) * math.factorial(j) * math.factorial(k))
-            chance = ways * float(np.prod(probs ** np.array([i, j, k])))
-            total += chance * math.exp(EProcess(probs).update([i, j, k]))
-    assert total == pytest.approx(1.0)
-
-
-def test_an_e_process_finds_a_bias() -> None:
-    rng = np.random.default_rng(11)
-    process, looks = EProcess(EVEN), 0
-    while process.log_e < math.log(1e6):
-        process.update(rng.multinomial(10_000, EVEN + 0.01 * BIAS))
-        looks += 1
-        assert looks < 50
-    restarted = EProcess(EVEN)
-    assert restarted.update(process.counts) == pytest.approx(process.log_e)
-    assert EProcess([1.0, 0.0]).update([5, 1]) == math.inf
-    assert EProcess([1.0, 0.0]).update([5, 0]) == pytest.approx(0.0)

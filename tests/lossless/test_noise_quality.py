@@ -20,7 +20,7 @@ from foresay.lossless.noise_quality import (
     reference_sampler,
     uniforms,
 )
-from foresay.sampling import Ask, SamplingParams, noise
+from foresay.sampling import SamplingParams, VerificationInput, noise
 from foresay.sampling.noise import uniform
 from foresay.sampling.reference import match
 
@@ -35,8 +35,8 @@ def test_the_reference_is_the_rule_match() -> None:
     seeds, positions = rng.integers(0, 2**64, 20, np.uint64), rng.integers(0, 99, 20)
     chosen = reference_sampler(logits, seeds, positions)
     for row, seed, position, token in zip(logits, seeds, positions, chosen, strict=True):
-        ask = Ask(SamplingParams(), int(seed), np.zeros(position, np.int32))
-        assert match(Draft.empty(), row[np.newaxis], ask).tokens.tolist() == [token]
+        request = VerificationInput(SamplingParams(), int(seed), np.zeros(position, np.int32))
+        assert match(Draft.empty(), row[np.newaxis], request).tokens.tolist() == [token]
 
 
 def test_the_reference_passes() -> None:

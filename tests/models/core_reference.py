@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from foresay.arrays import Int32s
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from models import zoo
 
 
@@ -63,7 +63,7 @@ def wanted(model: Any, text: Int32s, *, quantised: bool = False, narrow: bool = 
 def found(target: Target, text: Int32s) -> Tensor:
     """The same of a target: as prefill, in one piece."""
     size = len(text)
-    part = Part.of(
+    part = SequenceInput.of(
         target, target.open(), text, needs_logits=False, prefill=size, prefill_logits=size
     )
     return target.forward([part]).logits

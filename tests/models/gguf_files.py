@@ -15,6 +15,11 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from foresay.models.progress import Progress, silent
+from foresay.models.weights.cache import place
+from foresay.models.weights.gguf import write_model
 
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
 BYTES += [chr(256 + n) for n in range(256 - len(BYTES))]  # how byte-level BPE spells the rest
@@ -93,6 +98,43 @@ def tiny(architecture: str, seed: int = 0, **changes: Any) -> Any:
     return model.eval()
 
 
+SCALINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear": ("llama", {"rope_type": "linear", "factor": 4.0}),
+    "yarn": (
+        "llama",
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    ),
+    "llama3": (
+        "llama",
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ),
+    "linear of full attention alone": ("gemma3", {"rope_type": "linear", "factor": 8.0}),
+}
+
+
+def scaled(name: str) -> tuple[Any, str, dict[str, Any]]:
+    """A model with that rope, its architecture, and what else `export` has to write. Its base is
+    small, so that few positions reach all three zones of Llama 3's scaling."""
+    architecture, scaling = SCALINGS[name]
+    model, kind = tiny(architecture, rope_scaling=scaling), scaling["rope_type"]
+    if kind == "llama3":
+        found, _ = ROPE_INIT_FUNCTIONS["llama3"](model.config, torch.device("cpu"))
+        factors = (5000.0 ** -(torch.arange(8) / 8) / found).numpy().astype(np.float32)
+        assert len({round(float(factor), 3) for factor in factors}) > 2
+        return model, architecture, {"tensors": {"rope_freqs.weight": factors}}
+    keys = {"type": kind, "factor": scaling["factor"]}
+    if kind == "yarn":
+        keys["original_context_length"] = 32
+    extra = {f"{architecture}.rope.scaling.{key}": value for key, value in keys.items()}
+    return model, architecture, {"extra": extra}
+
+
 def packed(values: NDArray[np.float32], kind: Kind) -> NDArray[np.uint8]:
     """Rows stored as `kind`. Of a K format, which gguf cannot write, random blocks with values of
     about the same size.
@@ -104,9 +146,9 @@ def packed(values: NDArray[np.float32], kind: Kind) -> NDArray[np.uint8]:
     blocks = np.random.default_rng(values.size).integers(
         0, 256, (values.size // numbers, size), np.uint8
     )
-    for place, scale in _K_SCALES[kind].items():
+    for at, scale in _K_SCALES[kind].items():
         scales = (scale * np.linspace(0.5, 1.5, len(blocks))).astype("<f2")
-        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(-1, 2)
+        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
     return blocks.reshape(len(values), -1)
 
 
@@ -166,6 +208,11 @@ def export(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def convert(file: Path, folder: Path, progress: Progress = silent) -> None:
+    """The folder of safetensors of a file, all of it or none."""
+    place(folder, lambda made: write_model(file, made, progress), needed=1)
 
 
 def add_words(writer: gguf.GGUFWriter) -> None:

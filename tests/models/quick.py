@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from foresay.models.cpu.stored_target import StoredTarget, load_quantised
+from foresay.models.cpu.stored_target import StoredTarget, load_blocks
+from foresay.models.options import LoadOptions
 from foresay.models.weights.stored import in_folder
 from models import zoo
 
@@ -33,4 +34,4 @@ def quickened(model: PreTrainedModel) -> StoredTarget:
     """A model of transformers, in blocks; its rows are of whole blocks of 32 numbers."""
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        return load_quantised(in_folder(Path(folder)), "q8_0", threads=1)
+        return load_blocks(in_folder(Path(folder)), LoadOptions(quantize="q8_0", threads=1))

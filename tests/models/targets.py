@@ -13,7 +13,7 @@ from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Part, Target, TextKv
+from foresay.models.target import SequenceInput, Target, TextKv
 from models import zoo
 
 CLOSE = 1e-4
@@ -45,7 +45,7 @@ def stored(target: Target, text: Int32s, *ends: int, prefill: bool = True) -> Te
     for piece in np.split(text, ends):
         if len(piece):
             prefilled = len(piece) if prefill else 0
-            part = Part.of(target, kv, piece, needs_logits=False, prefill=prefilled)
+            part = SequenceInput.of(target, kv, piece, needs_logits=False, prefill=prefilled)
             target.forward([part])
             part.keep()
     kv.check_integrity()
@@ -54,7 +54,9 @@ def stored(target: Target, text: Int32s, *ends: int, prefill: bool = True) -> Te
 
 def after(target: CpuTarget, text: Int32s, draft: Draft = NOTHING, read: int = 0) -> Tensor:
     """Logits after a text and a draft, with nothing stored before."""
-    return target.forward([Part.of(target, target.open(), text, draft, prefill=read)]).logits
+    return target.forward(
+        [SequenceInput.of(target, target.open(), text, draft, prefill=read)]
+    ).logits
 
 
 def assert_close(given: Tensor, wanted: Tensor) -> None:
@@ -74,7 +76,7 @@ def ragged_step(
     asked, wanted = _asked(plain, seed)
     for text, begun, draft in asked:
         kv = stored(target, text[:begun], begun // 3, begun // 2, prefill=prefill)
-        parts.append(Part.of(target, kv, text[begun:], draft))
+        parts.append(SequenceInput.of(target, kv, text[begun:], draft))
     return target.forward(parts).logits, wanted
 
 

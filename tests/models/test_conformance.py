@@ -21,7 +21,7 @@ from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.models.cpu import linears
 from foresay.models.load_transformers import plain_target_of, target_of
-from foresay.models.target import Part, Target, TextKv
+from foresay.models.target import SequenceInput, Target, TextKv
 from models import zoo
 from models.targets import CLOSE, assert_close, plain_of, ragged_step, stored, zoo_target
 
@@ -44,14 +44,15 @@ def made(kind: str, name: str) -> Target:
 
 
 def logits(target: Target, kv: TextKv, tokens: Int32s, draft: Draft | None = None) -> Tensor:
-    return target.forward([Part.of(target, kv, tokens, draft)]).logits
+    return target.forward([SequenceInput.of(target, kv, tokens, draft)]).logits
 
 
 @every_model
-@every_target
-def test_a_ragged_step_of_trees(kind: str, name: str) -> None:
-    """A prompt's piece, a lone token, and trees, beyond windows and chunks, in one step."""
-    assert_close(*ragged_step(made(kind, name), plain_of(name), 0, prefill=True))
+@pytest.mark.parametrize(("kind", "prefill"), [("cpu", True), ("plain", True), ("cpu", False)])
+def test_a_ragged_step_of_trees(kind: str, name: str, prefill: bool) -> None:
+    """A prompt's piece, a lone token, and trees, beyond windows and chunks, in one step; prefill
+    rows are multiplied in another way."""
+    assert_close(*ragged_step(made(kind, name), plain_of(name), int(prefill), prefill=prefill))
 
 
 @every_model
@@ -65,7 +66,7 @@ def test_an_accepted_path_is_stored_and_the_rest_is_forgotten(kind: str, name: s
         wrong = zoo.tokens(random, 4)
         # Each right node has a wrong sibling before it.
         draft = Draft(np.stack([wrong, more], 1).reshape(-1), [-1, -1, 1, 1, 3, 3, 5, 5])
-        part = Part.of(target, kv, text[kv.length :], draft)
+        part = SequenceInput.of(target, kv, text[kv.length :], draft)
         target.forward([part])
         part.keep([1, 3, 5])
         kv.check_integrity()
@@ -101,17 +102,19 @@ def test_only_what_is_needed_has_logits(kind: str) -> None:
     target, random = made(kind, "qwen3"), np.random.default_rng(3)
     texts = [zoo.tokens(random, size) for size in (6, 9, 7)]
     parts = [
-        Part.of(target, target.open(), texts[0], prefill=5, prefill_logits=5),
-        Part.of(target, target.open(), texts[1], needs_logits=False, prefill=9),
-        Part.of(target, target.open(), texts[2], zoo.tree(random, 3)),
+        SequenceInput.of(target, target.open(), texts[0], prefill=5, prefill_logits=5),
+        SequenceInput.of(target, target.open(), texts[1], needs_logits=False, prefill=9),
+        SequenceInput.of(target, target.open(), texts[2], zoo.tree(random, 3)),
     ]
     given = target.forward(parts).logits
     wanted = [zoo.plain_logits(plain_of("qwen3"), text) for text in texts]
     assert_close(given[:1], wanted[0][-1:])
     assert_close(given[1:5], zoo.expected(plain_of("qwen3"), texts[2], parts[2].draft))
     assert_close(given[5:], wanted[0][:5])
-    alone = Part.of(target, target.open(), texts[1], needs_logits=False)
+    alone = SequenceInput.of(target, target.open(), texts[1], needs_logits=False)
     assert target.forward([alone]).logits.shape == (0, zoo.VOCABULARY)
+    alone.keep()
+    assert alone.kv.length == len(texts[1])
 
 
 @every_model
@@ -119,7 +122,7 @@ def test_only_what_is_needed_has_logits(kind: str) -> None:
 def test_hidden_states_are_the_model_s_own(kind: str, name: str) -> None:
     target, random = made(kind, name), np.random.default_rng(4)
     text = zoo.tokens(random, 21)
-    part = Part.of(target, target.open(), text, prefill=20, prefill_logits=4)
+    part = SequenceInput.of(target, target.open(), text, prefill=20, prefill_logits=4)
     assert target.forward([part]).hidden is None
     found = target.forward([part], hidden=True)
     with torch.inference_mode():
@@ -253,30 +256,30 @@ def test_what_is_no_step_is_refused(kind: str, name: str) -> None:
     target, text = made(kind, name), np.array([5, 6], np.int32)
     kv, beyond = target.open(), zoo.VOCABULARY
     with pytest.raises(InputError, match="no tokens"):
-        Part.of(target, kv, text[:0])
+        SequenceInput.of(target, kv, text[:0])
     for token, said in (
         (-1, r"tokens\[1\] is -1; expected a token id from 0"),
         (beyond, f"token {beyond} is not in the vocabulary"),
     ):
         with pytest.raises(InputError, match=said):
-            Part.of(target, kv, np.array([3, token], np.int32))
+            SequenceInput.of(target, kv, np.array([3, token], np.int32))
     with pytest.raises(InputError, match=f"token {beyond} is not"):
-        Part.of(target, kv, text, Draft.chain([beyond]))
+        SequenceInput.of(target, kv, text, Draft.chain([beyond]))
     for prefill in (-1, 3):
         with pytest.raises(InputError, match=f"prefill is {prefill}; expected 0 to the part's 2"):
-            Part.of(target, kv, text, prefill=prefill)
+            SequenceInput.of(target, kv, text, prefill=prefill)
     with pytest.raises(InputError, match="no parts"):
         target.forward([])
-    part = Part.of(target, kv, text)
+    part = SequenceInput.of(target, kv, text)
     with pytest.raises(InputError, match="twice"):
-        target.forward([part, Part.of(target, kv, text)])
+        target.forward([part, SequenceInput.of(target, kv, text)])
     target.forward([part])
     with pytest.raises(InputError):
         part.keep([0])  # it has no draft
     part.keep()
     with pytest.raises(InputError, match="expected no change before keep"):
         part.keep()
-    tree = Part.of(target, kv, text, Draft([1, 2, 3, 4], [-1, 0, 1, -1]))
+    tree = SequenceInput.of(target, kv, text, Draft([1, 2, 3, 4], [-1, 0, 1, -1]))
     target.forward([tree])
     for path in ([3, 0], [0, 3], [1], [0, 2], [0, 0], [4], [-1]):
         with pytest.raises(InputError, match="from its root from parent to child"):
@@ -307,7 +310,10 @@ def test_rows_of_a_step_are_gone_when_another_has_failed(
 ) -> None:
     target, text = made(kind, "llama"), np.array([5, 6], np.int32)
     kv = target.open()
-    first, second = Part.of(target, kv, text), Part.of(target, kv, text[::-1].copy())
+    first, second = (
+        SequenceInput.of(target, kv, text),
+        SequenceInput.of(target, kv, text[::-1].copy()),
+    )
     target.forward([first])
     layer: Any = target.model.model.layers[-1]  # type: ignore[attr-defined]
 

@@ -16,7 +16,7 @@ from foresay.models import checks
 from foresay.models.cpu.decoder_layers import CoreDecoderLayer
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from models import zoo
 from models.targets import zoo_target
 
@@ -33,7 +33,7 @@ def logits(model: CpuTarget) -> Tensor:
     kvs, rows = [model.open() for _ in range(3)], []
     for sizes, nodes in (((40, 3, 70), 0), ((1, 5, 1), 9), ((1, 1, 1), 0)):
         parts = [
-            Part.of(model, kv, zoo.tokens(random, size), zoo.tree(random, nodes))
+            SequenceInput.of(model, kv, zoo.tokens(random, size), zoo.tree(random, nodes))
             for kv, size in zip(kvs, sizes, strict=True)
         ]
         rows.append(model.forward(parts).logits.float())
@@ -53,7 +53,7 @@ def test_the_layers_that_are_known_are_fused(name: str) -> None:
 @pytest.mark.parametrize("name", FUSED)
 def test_the_same_as_the_models_own_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fused = zoo_target(name, torch.bfloat16)
-    monkeypatch.setattr("foresay.models.load_transformers.fuse_layers", lambda model: {})
+    monkeypatch.setattr("foresay.models.cpu.modules.fuse_layers", lambda model: {})
     plain = target_of(zoo.make(name, dtype=torch.bfloat16), try_exact=False)
     assert blocks(fused) and not blocks(plain)
     given, wanted = logits(fused), logits(plain)
@@ -66,7 +66,8 @@ def test_many_rows_on_several_threads_have_the_same_bits() -> None:
     several = target_of(zoo.make("qwen3", dtype=torch.bfloat16), threads=3)
     text = zoo.tokens(np.random.default_rng(1), 200)
     given = [
-        model.forward([Part.of(model, model.open(), text)]).logits for model in (alone, several)
+        model.forward([SequenceInput.of(model, model.open(), text)]).logits
+        for model in (alone, several)
     ]
     assert torch.equal(*given)
 

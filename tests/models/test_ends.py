@@ -15,8 +15,8 @@ from foresay import LLM, SamplingParams
 from foresay.models.ends import ends_by_text
 from foresay.models.tokenizer import Tokenizer
 from foresay.models.tokenizer_auto import TransformersTokenizer
-from foresay.models.weights.gguf import convert
 from models import gguf_files
+from models.gguf_files import convert
 
 CODER = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|fim_pad|>"]
 

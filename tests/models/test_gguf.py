@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from foresay.errors import InputError, ModelError, UnsupportedModel
+from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.weights import folder as folders
-from foresay.models.weights.gguf import convert
 from foresay.models.weights.gguf_header import read_header
 from foresay.models.weights.shards import LARGEST, bf16_of, write_shards
 from models import gguf_files
+from models.gguf_files import convert
 
 TEXT = torch.arange(24)[None] * 7 % gguf_files.VOCABULARY
 
@@ -68,44 +66,11 @@ def test_tied_embeddings(architecture: str, written: str, tmp_path: Path) -> Non
     assert b"lm_head" not in (tmp_path / "a" / "model.safetensors").read_bytes()
 
 
-SCALINGS: dict[str, dict[str, Any]] = {
-    "linear": {"rope_type": "linear", "factor": 4.0},
-    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-}
-
-
-@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("name", gguf_files.SCALINGS)
 def test_rope_scaling(name: str, tmp_path: Path) -> None:
-    scaling = SCALINGS[name]
-    # A small base, so that few positions reach all three zones of Llama 3's scaling.
-    model = gguf_files.tiny("llama", rope_scaling=scaling)
-    assert not torch.equal(logits(model), logits(gguf_files.tiny("llama")))
-    extra, tensors = {}, {}
-    if name == "llama3":
-        scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](model.config, torch.device("cpu"))
-        plain = 5000.0 ** -(torch.arange(8) / 8)
-        tensors = {"rope_freqs.weight": (plain / scaled).numpy().astype(np.float32)}
-        assert len({round(float(f), 3) for f in tensors["rope_freqs.weight"]}) > 2
-    else:
-        extra = {"llama.rope.scaling.type": name, "llama.rope.scaling.factor": 4.0}
-        if name == "yarn":
-            extra["llama.rope.scaling.original_context_length"] = 32
-    gguf_files.export(model, tmp_path / "a.gguf", "llama", extra=extra, tensors=tensors)
-    convert(tmp_path / "a.gguf", tmp_path / "a")
-    assert torch.equal(logits(loaded(tmp_path / "a")), logits(model))
-
-
-def test_linear_scaling_of_gemma3_is_for_full_attention_only(tmp_path: Path) -> None:
-    model = gguf_files.tiny("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0})
-    extra = {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
-    gguf_files.export(model, tmp_path / "a.gguf", "gemma3", extra=extra)
+    model, architecture, more = gguf_files.scaled(name)
+    assert not torch.equal(logits(model), logits(gguf_files.tiny(architecture)))
+    gguf_files.export(model, tmp_path / "a.gguf", architecture, **more)
     convert(tmp_path / "a.gguf", tmp_path / "a")
     assert torch.equal(logits(loaded(tmp_path / "a")), logits(model))
 
@@ -194,14 +159,6 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == ["a.gguf"]
 
 
-def test_a_folder_that_exists_is_not_touched(tmp_path: Path) -> None:
-    gguf_files.export(gguf_files.tiny("llama"), tmp_path / "a.gguf", "llama")
-    (tmp_path / "a").mkdir()
-    with pytest.raises(InputError, match="exists already"):
-        convert(tmp_path / "a.gguf", tmp_path / "a")
-    assert not list((tmp_path / "a").iterdir())
-
-
 # --- damage ----------------------------------------------------------------------------------
 
 
@@ -237,25 +194,6 @@ def test_truncated_files(sound: bytes, tmp_path: Path) -> None:
     cuts = [0, 3, 4, 7, 8, 20, end, len(sound) - 1, *chosen.sample(range(end), 40)]
     for cut in cuts:
         assert outcome(sound[:cut], tmp_path), cut
-
-
-def flips(raw: bytes, end: int) -> Iterator[bytes]:
-    chosen = random.Random(2)
-    for _ in range(120):
-        damaged = bytearray(raw)
-        for _ in range(chosen.choice([1, 1, 4])):
-            damaged[chosen.randrange(end)] = chosen.choice([0, 1, 0x7F, 0x80, 0xFF])
-        yield bytes(damaged)
-    # Numbers near the end of what 64 bits hold, where sums and products wrap.
-    for at in chosen.sample(range(8, end - 8), 60):
-        huge = chosen.choice([2**64 - 1, 2**63, 2**63 - 1, 2**32, 2**61])
-        yield raw[:at] + struct.pack("<Q", huge) + raw[at + 8 :]
-
-
-def test_flipped_bytes(sound: bytes, tmp_path: Path) -> None:
-    end = header_end(sound, tmp_path)
-    said = [outcome(damaged, tmp_path) for damaged in flips(sound, end)]
-    assert sum(map(bool, said)) > len(said) // 3  # the rest hit text, which may be anything
 
 
 def test_counts_are_believed_only_if_the_file_has_room(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from foresay.models.load_transformers import plain_target_of, target_of
-from foresay.models.target import Part
 from models import zoo
 
 HEAD, LAYERS = 32, 2
@@ -28,18 +26,3 @@ def test_bytes_of_a_token(heads: int, dtype: torch.dtype) -> None:
     kv = target.open()
     kv.reserve(100)
     assert kv.bytes == expected(heads, dtype, kv.capacity) and kv.capacity >= 100
-
-
-def test_a_sliding_window_hides_tokens_and_keeps_them() -> None:
-    """So a text can be cut back to any place, as a rejected draft asks for; and a token takes the
-    same at every place."""
-    model = zoo.make("mistral", head_dim=HEAD)
-    target = target_of(model, deterministic=False)
-    assert target.bytes_per_token == expected(2, torch.float32)
-    kv, text = target.open(), zoo.tokens(np.random.default_rng(0), 3 * zoo.WINDOW)
-    part = Part.of(target, kv, text)
-    target.forward([part])
-    kv.keep(np.arange(len(text), dtype=np.int32))
-    assert kv.length == len(text) > model.config.sliding_window
-    kv.cut(5)
-    assert kv.length == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,70 +98,73 @@ def test_in_the_core_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @packing
-def test_a_wrong_product_of_the_core_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wrong_product_is_not_used(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of oneDNN, and of the core."""
     right = PackedLinear._multiply
     monkeypatch.setattr(PackedLinear, "_multiply", lambda self, x: right(self, x).mul_(1.2))
-    model = Two(True).to(torch.bfloat16)
+    model = Two(True).to(dtype)
     pack(model, deterministic=True)
     assert kinds(model) == [nn.Linear, Conv1D]
 
 
-@packing
-def test_too_many_rows_are_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = PackedLinear(torch.randn(8, 12), torch.randn(8))
-    whole = layer(torch.ones(5, 12))
-    sizes: list[int] = []
+def altered(monkeypatch: pytest.MonkeyPatch, good: Callable[[int], int]) -> PackedLinear:
+    """A layer whose bits are others from the row `good(rows)` on."""
     multiply = PackedLinear._multiply
 
-    def counted(self: PackedLinear, x: Tensor) -> Tensor:
-        sizes.append(x.numel() // self.in_features)
-        return multiply(self, x)
+    def wrong(self: PackedLinear, x: Tensor) -> Tensor:
+        rows = x.numel() // self.in_features
+        # Always with the same number of rows: this machine may have classes of its own.
+        out = torch.cat([multiply(self, row.expand(8, -1))[:1] for row in x.reshape(rows, -1)])
+        same = good(rows)
+        out = torch.cat([out[:same], torch.nextafter(out[same:], out[same:] + 1)])
+        return out.reshape(*x.shape[:-1], self.out_features)
 
-    monkeypatch.setattr(PackedLinear, "_multiply", counted)
-    layer.decode = RowRange(2, 16)
-    with torch.inference_mode():
-        out = layer(torch.ones(1, 37, 12))
-        assert out.shape == (1, 37, 8)
-        torch.testing.assert_close(out[0, 30:35], whole)
-        assert sum(sizes) == 37 and all(2 <= size <= 16 for size in sizes)
-        sizes.clear()
-        layer(torch.ones(16, 12))
-    assert sizes == [16]
+    layer = PackedLinear(torch.eye(6), None)
+    monkeypatch.setattr(PackedLinear, "_multiply", wrong)
+    return layer
 
 
 def waver(monkeypatch: pytest.MonkeyPatch, least: int, most: int) -> PackedLinear:
     """A layer whose bits are others outside of some range of row counts."""
-    multiply = PackedLinear._multiply
+    return altered(monkeypatch, lambda rows: rows if least <= rows <= most else 0)
 
-    def altered(self: PackedLinear, x: Tensor) -> Tensor:
-        rows = x.numel() // self.in_features
-        # Always with the same number of rows: this machine may have classes of its own.
-        out = torch.cat([multiply(self, row.expand(8, -1))[:1] for row in x.reshape(rows, -1)])
-        out = out if least <= rows <= most else torch.nextafter(out, out + 1)
-        return out.reshape(*x.shape[:-1], self.out_features)
 
-    layer = PackedLinear(torch.eye(6), None)
-    monkeypatch.setattr(PackedLinear, "_multiply", altered)
-    return layer
+def leave_over(monkeypatch: pytest.MonkeyPatch, block: int) -> PackedLinear:
+    """A layer that does whole blocks of rows in one way, and what is left over in another."""
+    return altered(monkeypatch, lambda rows: rows // block * block)
+
+
+FEW = tuple(rows for rows in linears._TRIED if rows <= 64)
+SOME = (1, 7, 8, 15, 16, 40, 48, 80, 96, 128)
 
 
 @packing
 @pytest.mark.parametrize(
-    ("least", "most", "found"),
+    ("tried", "least", "most", "decode", "prefill"),
     [
-        (1, 32, (1, 32)),
-        (2, 33, (2, 32)),
-        (5, 15, (5, 8)),
-        (8, 8, (8, 8)),
-        (1, 1 << 20, (1, 64)),
-        (4, 48, (4, 48)),
+        (FEW, 1, 32, (1, 32), None),
+        (FEW, 2, 33, (2, 32), None),
+        (FEW, 5, 15, (5, 8), None),
+        (FEW, 8, 8, (8, 8), None),
+        (FEW, 1, 1 << 20, (1, 64), None),
+        (FEW, 4, 48, (4, 48), None),
+        (SOME, 2, 47, (7, 32), (48, 128)),
+        (SOME, 1, 999, (1, 128), None),
     ],
 )
-def test_row_range_finds_the_class_of_a_usual_draft(
-    least: int, most: int, found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+def test_row_ranges_finds_the_classes_of_a_usual_draft_and_of_a_prompt(
+    tried: tuple[int, ...],
+    least: int,
+    most: int,
+    decode: tuple[int, int],
+    prefill: tuple[int, int] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(linears, "_TRIED", tuple(n for n in linears._TRIED if n <= 64))
-    assert row_ranges(waver(monkeypatch, least, most))[0] == RowRange(*found)
+    """None: the prompt's is the draft's."""
+    monkeypatch.setattr(linears, "_TRIED", tried)
+    found = row_ranges(waver(monkeypatch, least, most))
+    assert found == (RowRange(*decode), RowRange(*(prefill or decode)))
 
 
 @packing
@@ -173,38 +177,13 @@ def test_no_part_is_outside_of_the_range(rows: int, monkeypatch: pytest.MonkeyPa
 
 
 @packing
-def test_row_ranges_finds_the_class_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linears, "_TRIED", (1, 7, 8, 15, 16, 40, 48, 80, 96, 128))
-    decode, prefill = row_ranges(waver(monkeypatch, 2, 47))
-    assert decode == RowRange(7, 32)
-    assert prefill == RowRange(48, 128)
-    decode, prefill = row_ranges(waver(monkeypatch, 1, 999))
-    assert decode is prefill
-
-
-def leave_over(monkeypatch: pytest.MonkeyPatch, block: int) -> PackedLinear:
-    """A layer that does whole blocks of rows in one way, and what is left over in another."""
-    multiply = PackedLinear._multiply
-
-    def altered(self: PackedLinear, x: Tensor) -> Tensor:
-        rows = x.numel() // self.in_features
-        out = torch.cat([multiply(self, row.expand(8, -1))[:1] for row in x.reshape(rows, -1)])
-        whole = rows // block * block
-        out = torch.cat([out[:whole], torch.nextafter(out[whole:], out[whole:] + 1)])
-        return out.reshape(*x.shape[:-1], self.out_features)
-
-    layer = PackedLinear(torch.eye(6), None)
-    monkeypatch.setattr(PackedLinear, "_multiply", altered)
-    return layer
-
-
-@packing
 @pytest.mark.parametrize(
     ("block", "taken"),
     [
         (6, RowRange(6, 192, 6)),
         (4, RowRange(8, 8)),
         (48, RowRange(1, 32)),  # all of them left over
+        (7, RowRange(1, 1)),  # nothing serves, so rows go one by one
     ],
 )
 def test_where_what_is_left_over_is_done_otherwise_whole_blocks_are_asked_for(
@@ -221,14 +200,6 @@ def test_where_what_is_left_over_is_done_otherwise_whole_blocks_are_asked_for(
         assert torch.equal(layer(x[:, rows : 2 * rows]), whole[:, rows : 2 * rows])
     layer.decode = layer.prefill = RowRange(1, 192)
     assert not torch.equal(layer(x[:, :101]), whole[:, :101])
-
-
-@packing
-def test_where_nothing_serves_rows_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = RowRange(1, 1)
-    assert row_ranges(leave_over(monkeypatch, 500)) != (one, one)  # all are left over, alike
-    monkeypatch.undo()
-    assert row_ranges(leave_over(monkeypatch, 7)) == (one, one)
 
 
 @packing
@@ -310,16 +281,6 @@ def test_without_the_operation_the_layers_stay(
     assert kinds(model) == [nn.Linear, Conv1D]
     x = torch.randn(3, 24)
     assert torch.equal(model(x), same(x))
-
-
-@packing
-def test_a_wrong_operation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PackedLinear, "_multiply", lambda self, x: x.new_ones(len(x), self.out_features)
-    )
-    model = Two(True)
-    pack(model, deterministic=True)
-    assert kinds(model) == [nn.Linear, Conv1D]
 
 
 # ---- where torch has no fast product of bfloat16 -------------------------------------------------

@@ -17,7 +17,7 @@ from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.load import find_model, load
 from foresay.models.options import Dtype
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from models.test_quantised_decoder import make
 from models.test_start import loaded_after
 from models.weight_files import small_file
@@ -27,7 +27,9 @@ TEXT = np.arange(3, 40, dtype=np.int32)
 
 
 def logits(target: Target) -> torch.Tensor:
-    return target.forward([Part.of(target, target.open(), TEXT % target.vocabulary)]).logits.float()
+    return target.forward(
+        [SequenceInput.of(target, target.open(), TEXT % target.vocabulary)]
+    ).logits.float()
 
 
 def test_a_gguf_file_is_run_as_it_is_stored(tmp_path: Path) -> None:

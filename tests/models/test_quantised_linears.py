@@ -15,10 +15,10 @@ from engine.asking import ASKED, answers, prompts, wanted
 from engine.drafters import Scripted
 from foresay.engine.engine import Engine
 from foresay.errors import InputError, ModelError, UnsupportedModel
-from foresay.models.cpu.quantise import Quantise
+from foresay.models.cpu.modules import load_modules
 from foresay.models.cpu.quantised_linears import QuantisedLinear, quantise_linears
 from foresay.models.cpu.target import CpuTarget
-from foresay.models.load_transformers import load_modules
+from foresay.models.options import LoadOptions, Quantise
 from models import zoo
 from models.core_reference import least_difference
 from models.test_quantised_decoder import left, make
@@ -37,7 +37,7 @@ def both(
     embedding = model.get_input_embeddings().weight.detach().clone()  # which stays as it is
     model = left(model, "q8_0")
     model.get_input_embeddings().weight.data = embedding
-    return load_modules(folder, quantize="q8_0"), model
+    return load_modules(folder, LoadOptions(quantize="q8_0")), model
 
 
 def test_logits_are_those_of_transformers(both: tuple[CpuTarget, Any]) -> None:

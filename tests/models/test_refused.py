@@ -12,20 +12,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from foresay.errors import UnsupportedModel
 from foresay.models import visibility
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from models import zoo
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": zoo.VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": zoo.CONTEXT,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+_SIZES = {
+    key: value
+    for key, value in zoo._COMMON.items()
+    if key not in ("head_dim", "tie_word_embeddings")
 }
 _LINEAR = {
     "linear_num_value_heads": 2,
@@ -164,5 +157,5 @@ def test_a_good_model_is_not_harmed_by_a_refused_one() -> None:
     assert torch.equal(zoo.plain_logits(plain, range(3, 40)), before)
     target = target_of(zoo.make("llama"))
     text = torch.arange(3, 40, dtype=torch.int32).numpy()
-    given = target.forward([Part.of(target, target.open(), text)]).logits
+    given = target.forward([SequenceInput.of(target, target.open(), text)]).logits
     torch.testing.assert_close(given, before[-1:], rtol=0, atol=1e-4)

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from foresay.errors import InputError
-from foresay.models.cpu import target as target_module
 from foresay.models.cpu.linears import PackedLinear, RowRange
 from foresay.models.load_transformers import plain_target_of, target_of
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from models import zoo
 
 UP = "model.layers.0.mlp.up_proj"
@@ -47,7 +46,7 @@ def test_an_interrupt_counts_the_version(monkeypatch: pytest.MonkeyPatch) -> Non
     """Some of the weights are others then: what the old ones computed must not be used."""
     target = target_of(zoo.make("llama"))
     text = zoo.tokens(np.random.default_rng(0), 9)
-    before = target.forward([Part.of(target, target.open(), text)]).logits
+    before = target.forward([SequenceInput.of(target, target.open(), text)]).logits
 
     def interrupted(self: Any, path: str, module: Any) -> None:
         set_submodule(self, path, module)
@@ -59,7 +58,7 @@ def test_an_interrupt_counts_the_version(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(KeyboardInterrupt):
             target.replace_weights({f"{UP}.weight": torch.ones(48, 32)})
     assert target.version == 1
-    after = target.forward([Part.of(target, target.open(), text)]).logits
+    after = target.forward([SequenceInput.of(target, target.open(), text)]).logits
     assert not torch.equal(before, after)
 
 
@@ -72,19 +71,5 @@ def test_strided_weights_are_taken_as_they_read() -> None:
         text, rows = zoo.tokens(np.random.default_rng(1), 9), []
         for target, given in zip(targets, (norm, norm.contiguous()), strict=True):
             target.replace_weights({"model.norm.weight": given}, copy=False)
-            rows.append(target.forward([Part.of(target, target.open(), text)]).logits)
+            rows.append(target.forward([SequenceInput.of(target, target.open(), text)]).logits)
         assert torch.equal(*rows)
-
-
-def test_a_model_is_not_half_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers are packed before the first is replaced."""
-    target = target_of(zoo.make("llama"))
-    layers: Any = dict(target.model.named_modules())
-
-    def failing(*_: Any, **__: Any) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(target_module, "_laid_out", failing)
-    with pytest.raises(MemoryError):
-        target.replace_weights({f"{UP}.weight": torch.ones(48, 32)})
-    assert target.version == 0 and dict(target.model.named_modules())[UP] is layers[UP]

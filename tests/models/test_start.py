@@ -4,12 +4,10 @@ model whose weights are used as they are stored.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
-from models.weight_files import small_file
+from models.weight_files import printed, small_file
 
 SLOW = ("transformers", "huggingface_hub", "gguf", "safetensors", "jinja2", "scipy", "triton")
 
@@ -17,10 +15,7 @@ SLOW = ("transformers", "huggingface_hub", "gguf", "safetensors", "jinja2", "sci
 def loaded_after(code: str, *arguments: str) -> set[str]:
     """The packages of a process that ran the code."""
     code = textwrap.dedent(code) + "\nimport sys; print(*{m.split('.')[0] for m in sys.modules})"
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return set(printed(code, *arguments).split())
 
 
 def test_all_but_the_target_needs_no_transformers(tmp_path: Path) -> None:

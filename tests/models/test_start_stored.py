@@ -22,8 +22,9 @@ from foresay.models import reading as reading_module
 from foresay.models.cpu import stored_decoder
 from foresay.models.cpu.decoder import LayeredDecoder
 from foresay.models.cpu.stored_decoder import decoder_of
-from foresay.models.cpu.stored_target import StoredTarget, load_stored
+from foresay.models.cpu.stored_target import StoredTarget, load_blocks
 from foresay.models.load import find_model, load
+from foresay.models.options import LoadOptions
 from foresay.models.reading import reading
 from foresay.models.weights import StoredModel
 from models import gguf_files
@@ -145,7 +146,8 @@ def test_reading_needs_no_torch(model: StoredModel) -> None:
 
 def stages_of(model: StoredModel, **options: Any) -> tuple[StoredTarget, list[str]]:
     told: list[str] = []
-    target = load_stored(model, progress=lambda stage, *_: told.append(stage), **options)
+    options["progress"] = lambda stage, *_: told.append(stage)
+    target = load_blocks(model, LoadOptions(**options))
     return target, told
 
 

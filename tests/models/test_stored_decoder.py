@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from engine.asking import ASKED, answers, prompts
 from engine.asking import wanted as plainly
@@ -24,7 +23,7 @@ from foresay.models.cpu.decoder_config import DecoderConfig, read_config
 from foresay.models.cpu.stored_decoder import FORMATS, decoder_of, runs_as_stored
 from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.invariance import is_batch_invariant
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from models import gguf_files, zoo
 from models.core_reference import difference, found, least_difference, text_of, wanted
 from models.targets import ragged_step, stored
@@ -34,17 +33,6 @@ CLOSE, ROUNDED, WRONG = 0.002, 0.03, 0.01
 
 QUANTISED = sorted(FORMATS - {"F32", "F16", "BF16"})
 TEXT = text_of(gguf_files.VOCABULARY)
-SCALINGS: dict[str, dict[str, Any]] = {
-    "linear": {"rope_type": "linear", "factor": 4.0},
-    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-}
 
 
 def target_of(
@@ -67,32 +55,14 @@ def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> 
     assert CLOSE < difference(logits, plain) < ROUNDED  # or the reference would round nothing
 
 
-@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("name", gguf_files.SCALINGS)
 def test_scaled_rope(name: str, tmp_path: Path) -> None:
-    model = gguf_files.tiny("llama", rope_scaling=SCALINGS[name])
-    extra: dict[str, Any] = {}
-    tensors = {}
-    if name == "llama3":
-        scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](model.config, torch.device("cpu"))
-        factors = 5000.0 ** -(torch.arange(8) / 8) / scaled
-        tensors = {"rope_freqs.weight": factors.numpy().astype(np.float32)}
-    else:
-        extra = {"llama.rope.scaling.type": name, "llama.rope.scaling.factor": 4.0}
-    if name == "yarn":
-        extra["llama.rope.scaling.original_context_length"] = 32
-    target = target_of(model, tmp_path, "llama", extra=extra, tensors=tensors)
+    model, architecture, more = gguf_files.scaled(name)
+    target = target_of(model, tmp_path, architecture, **more)
     text = text_of(gguf_files.VOCABULARY, 120)
     logits = found(target, text)
     assert difference(logits, wanted(model, text)) < CLOSE
-    assert difference(logits, wanted(gguf_files.tiny("llama"), text)) > WRONG
-
-
-def test_scaled_rope_of_gemma3_is_for_full_attention_only(tmp_path: Path) -> None:
-    model = gguf_files.tiny("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0})
-    extra = {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
-    logits = found(target_of(model, tmp_path, "gemma3", extra=extra), TEXT)
-    assert difference(logits, wanted(model, TEXT)) < CLOSE
-    assert difference(logits, wanted(gguf_files.tiny("gemma3"), TEXT)) > WRONG
+    assert difference(logits, wanted(gguf_files.tiny(architecture), text)) > WRONG
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
@@ -195,7 +165,9 @@ def test_hidden_states_and_logits_of_a_prompt(both: tuple[StoredTarget, Any]) ->
     target, model = both
     whole = found(target, TEXT)
     kv = stored(target, TEXT[:30], 7, 19)
-    rest = Part.of(target, kv, TEXT[30:], zoo.tree(np.random.default_rng(2), 5), prefill=17)
+    rest = SequenceInput.of(
+        target, kv, TEXT[30:], zoo.tree(np.random.default_rng(2), 5), prefill=17
+    )
     given = target.forward([replace(rest, prefill_logits=11)], hidden=True)
     assert given.hidden is not None and given.hidden.shape == (6 + 11, 64)
     assert torch.equal(given.logits[0], whole[-1])
@@ -205,7 +177,7 @@ def test_hidden_states_and_logits_of_a_prompt(both: tuple[StoredTarget, Any]) ->
     cap = getattr(model.config, "final_logit_softcapping", None)
     made = cap * torch.tanh(made / cap) if cap else made
     assert difference(given.logits, made) < ROUNDED
-    nothing = target.forward([Part.of(target, target.open(), TEXT, needs_logits=False)])
+    nothing = target.forward([SequenceInput.of(target, target.open(), TEXT, needs_logits=False)])
     assert nothing.logits.shape == (0, gguf_files.VOCABULARY) and nothing.hidden is None
 
 

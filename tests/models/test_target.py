@@ -24,7 +24,7 @@ from foresay.models.cpu.linears import ANY_ROWS, PackedLinear
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.load import load
 from foresay.models.load_transformers import plain_target_of, target_of
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from foresay.models.visibility import Visible
 from models import zoo
 from models.targets import NAMES, after, assert_close, plain_of, ragged_step, stored, zoo_target
@@ -42,12 +42,6 @@ def test_the_zoo_is_fit_to_find_mistakes(name: str) -> None:
         assert torch.equal(last, first)
     else:
         assert float((last - first).abs().max()) > 0.2
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_tree_has_the_logits_of_its_paths(name: str) -> None:
-    """Other trees than in `test_conformance`, after texts that were not prefilled."""
-    assert_close(*ragged_step(zoo_target(name), plain_of(name), 1))
 
 
 class Altered:
@@ -121,10 +115,12 @@ def test_a_text_does_not_see_the_texts_beside_it(name: str) -> None:
     alone = after(target, text, draft)
     for others in ([40], [1, 1, 90], [3, 60, 5, 17]):
         parts = [
-            Part.of(target, target.open(), zoo.tokens(random, size), zoo.tree(random, size % 7))
+            SequenceInput.of(
+                target, target.open(), zoo.tokens(random, size), zoo.tree(random, size % 7)
+            )
             for size in others
         ]
-        mine = Part.of(target, target.open(), text, draft)
+        mine = SequenceInput.of(target, target.open(), text, draft)
         for place in range(len(parts) + 1):
             rows = target.forward([*parts[:place], mine, *parts[place:]]).logits
             first = sum(1 + len(part.draft) for part in parts[:place])
@@ -139,7 +135,7 @@ def test_decoding_and_verifying_have_the_same_logprobs(name: str) -> None:
     text, size = zoo.tokens(random, 30), 6
     kv, rows = stored(target, text[:-size], prefill=False), []
     for token in text[-size:]:
-        part = Part.of(target, kv, np.array([token], np.int32))
+        part = SequenceInput.of(target, kv, np.array([token], np.int32))
         rows.append(target.forward([part]).logits)
         part.keep()
     one_by_one = torch.cat(rows).log_softmax(-1)
@@ -185,40 +181,6 @@ def test_layers_see_what_the_models_say() -> None:
     assert zoo_target("llama4_text").layers == [chunk, chunk, chunk, full]
 
 
-def test_only_wanted_rows_come_back() -> None:
-    target, random = zoo_target("qwen3"), np.random.default_rng(8)
-    texts = [zoo.tokens(random, size) for size in (9, 4, 12)]
-    parts = [
-        Part.of(target, target.open(), text, zoo.tree(random, 3), needs_logits=at != 1)
-        for at, text in enumerate(texts)
-    ]
-    rows = target.forward(parts).logits
-    assert rows.shape == (8, zoo.VOCABULARY)
-    wanted = [after(target, texts[at], parts[at].draft) for at in (0, 2)]
-    assert_close(rows, torch.cat(wanted))
-    unwanted = [Part.of(target, target.open(), text, needs_logits=False) for text in texts]
-    assert target.forward(unwanted).logits.shape == (0, zoo.VOCABULARY)
-    for part, text in zip(unwanted, texts, strict=True):
-        part.keep()
-        assert part.kv.length == len(text)
-
-
-def test_few_rows_are_enough() -> None:
-    """Some layers take no less than 2 or 4 rows; that is their own affair."""
-    for name in ("gpt_oss", "deepseek_v3"):
-        target, plain = zoo_target(name), plain_of(name)
-        text = np.arange(40, 45, dtype=np.int32)
-        kv = stored(target, text[:1], *range(len(text)), prefill=False)
-        for at in range(1, 5):
-            part = Part.of(target, kv, text[at : at + 1])
-            assert_close(
-                target.forward([part]).logits, zoo.plain_logits(plain, text[: at + 1])[-1:]
-            )
-            part.keep()
-            assert kv.length == at + 1
-            kv.check_integrity()
-
-
 def test_a_model_that_cannot_pick_rows_is_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
     target, random = zoo_target("llama"), np.random.default_rng(9)
     text, draft = zoo.tokens(random, 9), zoo.tree(random, 5)
@@ -234,14 +196,14 @@ def test_a_text_ends_where_the_context_does(name: str) -> None:
     assert target.context == zoo.CONTEXT
     assert_close(after(target, text), zoo.plain_logits(plain_of(name), text)[-1:])
     with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; expected at most"):
-        Part.of(target, target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
+        SequenceInput.of(target, target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
     kv = stored(target, text[:-3], prefill=False)
     wide = Draft(zoo.tokens(random, 5), [-1, -1, 0, 0, 1])
-    rows = target.forward([Part.of(target, kv, text[-3:-2], wide)]).logits
+    rows = target.forward([SequenceInput.of(target, kv, text[-3:-2], wide)]).logits
     assert_close(rows, zoo.expected(plain_of(name), text[:-2], wide))
     deep = Draft(zoo.tokens(random, 4), [-1, 0, 1, 0])
     with pytest.raises(InputError, match=f"the draft reaches {zoo.CONTEXT + 1} tokens"):
-        Part.of(target, kv, text[-3:-2], deep)
+        SequenceInput.of(target, kv, text[-3:-2], deep)
 
 
 def test_far_queries_of_llama4_are_not_scaled_by_their_row() -> None:
@@ -253,7 +215,7 @@ def test_far_queries_of_llama4_are_not_scaled_by_their_row() -> None:
     parts, wanted = [], []
     for size in (30, 39, 20):  # more rows in all than floor_scale
         text = zoo.tokens(random, size)
-        parts.append(Part.of(target, target.open(), text))
+        parts.append(SequenceInput.of(target, target.open(), text))
         wanted.append(zoo.plain_logits(plain, text)[-1:])
     assert_close(target.forward(parts).logits, torch.cat(wanted))
 
@@ -310,9 +272,9 @@ def test_threads_and_models_are_checked() -> None:
 
 def test_hidden_states_of_another_thread_are_not_taken() -> None:
     model: Any = zoo.make("llama")
-    head = passes._HeadInput(model)
+    head = passes._Inputs([model.lm_head])
     with head, ThreadPoolExecutor(1) as pool:
         pool.submit(model.lm_head, torch.ones(3, 32)).result()
-        assert not len(head.rows)
+        assert not len(head.rows[0])
         model.lm_head(torch.ones(2, 32))
-        assert len(head.rows) == 2
+        assert len(head.rows[0]) == 2

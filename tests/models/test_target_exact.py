@@ -13,7 +13,7 @@ from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from models import zoo
 from models.targets import NAMES, after, assert_close, plain_of, zoo_target
 
@@ -43,7 +43,7 @@ class Walk:
         sizes = self.random.integers(0, most, len(self.texts))
         drafts = [zoo.tree(self.random, int(size)) for size in sizes]
         parts = [
-            Part.of(
+            SequenceInput.of(
                 self.target, kv, text[kv.length :], draft, prefill=max(prompt - 1 - kv.length, 0)
             )
             for (text, kv), prompt, draft in zip(self.texts, self.prompts, drafts, strict=True)
@@ -68,7 +68,7 @@ class Walk:
             if at == self.steps % len(self.texts):  # each in its turn
                 assert_close(given[:1], zoo.plain_logits(self.plain, text)[-1:])
 
-    def decide(self, text: Int32s, part: Part) -> tuple[Int32s, Kv]:
+    def decide(self, text: Int32s, part: SequenceInput) -> tuple[Int32s, Kv]:
         """Accept a path, or none, and add a token of the model's own; or let it be."""
         assert isinstance(part.kv, Kv)
         kv, stored = part.kv, part.kv.length

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +22,7 @@ from foresay.models.tokenizer import Tokenizer
 from foresay.models.tokenizer_auto import TransformersTokenizer
 from foresay.models.tokenizer_file import FileTokenizer
 from models import gguf_files
+from models.test_start import loaded_after
 
 TEXTS = [
     *("", " ", "Hello world", "  two  spaces\n\n\tand tabs", "a\r\nb\r\n\r\n", "don't I'LL we've"),
@@ -327,8 +325,6 @@ def test_transformers_is_not_imported(folder: Path) -> None:
         tokenizer = Tokenizer(sys.argv[1])
         assert "jinja2" not in sys.modules
         ids = tokenizer.chat([{"role": "user", "content": "hello"}])
-        print(tokenizer.decode(ids, special=True), {"transformers", "torch"} & {*sys.modules})
+        assert tokenizer.decode(ids, special=True) == "<|im_start|>hello<|im_end|>"
     """
-    command = [sys.executable, "-c", textwrap.dedent(code), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "<|im_start|>hello<|im_end|> set()\n"
+    assert not loaded_after(code, str(folder)) & {"transformers", "torch"}

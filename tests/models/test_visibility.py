@@ -12,7 +12,7 @@ import torch
 from foresay.errors import UnsupportedModel
 from foresay.models import attention, checks
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 from foresay.models.visibility import Visible, narrow, narrowed
 from models import zoo
 
@@ -71,7 +71,7 @@ def test_the_configuration_is_as_it_was() -> None:
     target = target_of(model)
     assert model.config.to_dict() == before
     text = np.arange(3, 60, dtype=np.int32)
-    given = target.forward([Part.of(target, target.open(), text)]).logits
+    given = target.forward([SequenceInput.of(target, target.open(), text)]).logits
     torch.testing.assert_close(given, plain[-1:], rtol=0, atol=1e-4)
     with pytest.raises(ZeroDivisionError), narrowed(model, target.layers):
         assert model.config.sliding_window < zoo.WINDOW

@@ -6,9 +6,6 @@ import hashlib
 import json
 import shutil
 import struct
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ import pytest
 from foresay.errors import InputError, ModelError
 from foresay.models import weights
 from foresay.models.load import load
-from models.weight_files import small_file
+from models.weight_files import printed, small_file
 
 
 @pytest.mark.parametrize(
@@ -55,20 +52,22 @@ def test_a_revision_is_for_the_hub(small: Path) -> None:
 
 def test_a_gguf_file_is_converted_once(tmp_path: Path) -> None:
     raw = small_file(tmp_path / "a.gguf")
-    seen: list[str] = []
+    seen: list[tuple[str, int, int | None]] = []
     found = weights.find(
         tmp_path / "a.gguf",
         convert=True,
         cache=tmp_path / "c",
-        progress=lambda *s: seen.append(s[0]),
+        progress=lambda *s: seen.append(s),
     )
-    assert set(seen) == {"check", "convert"}
+    stage, done, total = seen[-1]
+    written = (found / "model.safetensors").stat()
+    assert {s for s, _, _ in seen} == {"check", "convert"} and stage == "convert"
+    assert done == total and 0.8 * written.st_size < done <= written.st_size
     note = json.loads((found / "foresay.json").read_text())
     assert note["sha256"] == hashlib.sha256(raw).hexdigest() and note["source"] == "a.gguf"
-    made = (found / "model.safetensors").stat().st_mtime_ns
     (tmp_path / "b.gguf").write_bytes(raw)  # another name, the same file
     assert weights.find(str(tmp_path / "b.gguf"), cache=tmp_path / "c") == found
-    assert (found / "model.safetensors").stat().st_mtime_ns == made
+    assert (found / "model.safetensors").stat().st_mtime_ns == written.st_mtime_ns
     with pytest.raises(ModelError, match=r"but no \.gguf"):
         weights.find(found / "config.json")
 
@@ -84,20 +83,6 @@ def test_a_gguf_file_is_not_converted_unasked(tmp_path: Path) -> None:
         weights.find(tmp_path / "a.gguf", convert=1)  # type: ignore[arg-type]
 
 
-def test_converting_says_what_it_writes(tmp_path: Path) -> None:
-    small_file(tmp_path / "a.gguf")
-    seen: list[tuple[str, int, int | None]] = []
-    found = weights.find(
-        tmp_path / "a.gguf",
-        convert=True,
-        cache=tmp_path / "c",
-        progress=lambda *s: seen.append(s),
-    )
-    stage, done, total = seen[-1]
-    written = (found / "model.safetensors").stat().st_size
-    assert stage == "convert" and done == total and 0.8 * written < done <= written
-
-
 def test_without_the_package_that_reads_gguf(tmp_path: Path) -> None:
     small_file(tmp_path / "a.gguf")
     code = """
@@ -110,10 +95,8 @@ def test_without_the_package_that_reads_gguf(tmp_path: Path) -> None:
         except ModelError as error:
             print(error)
     """
-    paths = [str(tmp_path / "a.gguf"), str(tmp_path)]
-    command = [sys.executable, "-c", textwrap.dedent(code), *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "with the package 'gguf', which is not installed" in done.stdout
+    done = printed(code, tmp_path / "a.gguf", tmp_path)
+    assert "with the package 'gguf', which is not installed" in done
 
 
 def test_a_sound_folder_is_itself(small: Path) -> None:

@@ -16,7 +16,7 @@ from foresay.errors import ModelError
 from foresay.models import weights
 from foresay.models.weights import cache
 from models import gguf_files
-from models.weight_files import small_file, visible
+from models.weight_files import printed, small_file, visible
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,18 +98,16 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     code = """
         import resource, sys
         from foresay.errors import ModelError
-        from foresay.models.weights.gguf import convert
+        from foresay.models import weights
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         try:
-            convert(sys.argv[1], sys.argv[2])
+            weights.find(sys.argv[1], convert=True, cache=sys.argv[2])
         except ModelError as error:
             print(error)
     """
-    paths = [str(tmp_path / "a.gguf"), str(tmp_path / "a")]
-    command = [sys.executable, "-c", textwrap.dedent(code), *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "is full:" in done.stdout and "bytes are needed" in done.stdout
-    assert visible(tmp_path) == ["a.gguf"]
+    done = printed(code, tmp_path / "a.gguf", tmp_path / "a")
+    assert "is full:" in done and "bytes are needed" in done
+    assert visible(tmp_path) == ["a", "a.gguf", "models"]
 
 
 def test_a_full_disk(tiny_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

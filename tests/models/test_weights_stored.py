@@ -6,9 +6,6 @@ import json
 import os
 import random
 import struct
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +14,13 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
-from numpy.typing import NDArray
 
 from core.counts import tries
 from foresay.errors import ModelError
 from foresay.models import weights
 from foresay.models.weights.gguf_types import GgmlType
 from models import gguf_files
-from models.weight_files import small_file, visible
+from models.weight_files import printed, small_file, visible
 
 TEXTS = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
 
@@ -33,33 +29,6 @@ def test_the_types_are_those_of_ggml() -> None:
     theirs = {kind.name: (int(kind), *gguf.GGML_QUANT_SIZES[kind]) for kind in Kind}
     ours = {kind.name: (int(kind), kind.block, kind.block_bytes) for kind in GgmlType}
     assert ours == theirs
-
-
-def values_of(found: weights.StoredModel, name: str) -> NDArray[np.float32]:
-    """A tensor of the target, from the file's bytes."""
-    stored = found.tensors[name]
-    kind, shape = Kind(stored.tensor.kind), stored.tensor.shape
-    raw = found.bytes_of(name)
-    assert raw.dtype == np.uint8 and raw.shape == (stored.tensor.size,)
-    rows = raw.reshape(-1 if len(shape) == 1 else shape[0], len(raw) // np.prod(shape[:-1] or (1,)))
-    values: NDArray[np.float32] = gguf.dequantize(rows, kind).reshape(shape)
-    if stored.heads:
-        split = values.reshape(stored.heads, -1, 2, shape[1])
-        values = split.swapaxes(1, 2).reshape(shape)
-    found_values: NDArray[np.float32] = values - np.float32(stored.plus)
-    return found_values
-
-
-@pytest.mark.parametrize("architecture", gguf_files.CONFIGS)
-def test_every_tensor_is_in_the_file(architecture: str, tmp_path: Path) -> None:
-    model = gguf_files.tiny(architecture)
-    gguf_files.export(model, tmp_path / "a.gguf", architecture, Kind.Q8_0)
-    found = weights.find_stored(tmp_path / "a.gguf", cache=tmp_path / "c")
-    state = model.state_dict()
-    assert found.tensors.keys() == state.keys()
-    for name, expected in state.items():
-        values = values_of(found, name)
-        assert np.allclose(values, expected.numpy(), rtol=0.01, atol=1e-6), name
 
 
 def test_a_user_s_file_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,16 +93,6 @@ def test_what_a_folder_is_kept_by(tmp_path: Path) -> None:
     assert [one.plan.config["rope_scaling"] for one in both if one.plan] == kinds
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_an_output_is_tied_where_the_file_has_none(tied: bool, tmp_path: Path) -> None:
-    model = gguf_files.tiny("llama", tie_word_embeddings=tied)
-    gguf_files.export(model, tmp_path / "a.gguf", "llama")
-    found = weights.find_stored(tmp_path / "a.gguf", cache=tmp_path / "c")
-    assert ("lm_head.weight" not in found.tensors) is tied
-    config = json.loads((found.folder / "config.json").read_text())
-    assert config["tie_word_embeddings"] is tied
-
-
 def test_bytes_are_read_and_not_mapped(tmp_path: Path) -> None:
     """A file that is cut in place would end a process that has mapped it."""
     small_file(tmp_path / "a.gguf")
@@ -188,8 +147,8 @@ def test_damaged_headers(tmp_path: Path) -> None:
             huge = chosen.choice([2**64 - 1, 2**63, 2**63 - 1, 2**32, 2**61, 1, 0])
             damaged[at : at + 8] = struct.pack("<Q", huge)
         else:
-            at = chosen.randrange(end)
-            damaged[at] = chosen.choice([0, 1, 0x7F, 0x80, 0xFF])
+            for _ in range(chosen.choice([1, 1, 4])):
+                damaged[chosen.randrange(end)] = chosen.choice([0, 1, 0x7F, 0x80, 0xFF])
         path.write_bytes(damaged[: chosen.choice([len(sound), len(sound), end + 5])])
         try:
             found = weights.find_stored(path, cache=tmp_path / "c")
@@ -213,10 +172,5 @@ def test_without_the_packages_that_decode(tmp_path: Path) -> None:
         found = weights.find_stored(sys.argv[1], cache=sys.argv[2])
         print(len(found.tensors), "tokenizers" in sys.modules)
     """
-    paths = [str(tmp_path / "a.gguf"), str(tmp_path / "c")]
-    command = [sys.executable, "-c", textwrap.dedent(code), *paths]
-    said = [
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        for _ in range(2)
-    ]
+    said = [printed(code, tmp_path / "a.gguf", tmp_path / "c").split() for _ in range(2)]
     assert said == [["21", "True"], ["21", "False"]]

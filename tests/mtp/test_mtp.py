@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
-from eagle.heads import reference_tree
-from foresay import SamplingParams, SeededParams, Verdict, VerdictBatch
+from eagle.heads import HeadRequest, assert_same, commit, reference_tree
 from foresay.arrays import Floats
 from foresay.drafters import MtpDrafter
 from foresay.drafters.head import drafter as head_drafter
@@ -59,7 +58,7 @@ class Pair:
             )
         return found[0]
 
-    def law(self, asked: Asked) -> Callable[[Sequence[int]], Floats]:
+    def law(self, asked: HeadRequest) -> Callable[[Sequence[int]], Floats]:
         """Log probabilities after a path: the module is applied to its own outputs, each time over
         all rows from the first on."""
 
@@ -80,48 +79,14 @@ class Pair:
         return law
 
 
-class Asked:
-    """A request with features of the target itself."""
-
-    def __init__(self, pair: Pair, seed: int, temperature: float = 0.0) -> None:
-        random = np.random.default_rng(seed)
-        self.drafter, self.seed, self.temperature = pair.drafter, seed, temperature
-        self.text = zoo.tokens(random, 60)
-        with torch.inference_mode():
-            out = pair.model(input_ids=torch.from_numpy(self.text)[None].long(), **_HIDDEN)
-        self.hidden = out.hidden_states[-1][0].numpy()  # what the output embedding gets
-        self.prompt = self.text[: 5 + seed]
-        params = SamplingParams(temperature=temperature)
-        self.state = self.drafter.begin(self.prompt, sampling=SeededParams(params, seed))
-        self.committed = 0
-
-    @property
-    def tokens(self) -> list[int]:
-        end = len(self.prompt) + self.committed
-        tokens: list[int] = self.text[len(self.prompt) : end].tolist()
-        return tokens
-
-    @property
-    def features(self) -> Floats:
-        first = len(self.prompt) - 1
-        features: Floats = self.hidden[first : first + self.committed]
-        return features
-
-    def commit(self, count: int) -> Verdict:
-        self.committed += count
-        return Verdict(
-            [],
-            np.array(self.tokens[-count:], np.int32),
-            hidden=np.ascontiguousarray(self.features[-count:]),
-        )
-
-
-_HIDDEN: dict[str, Any] = {"output_hidden_states": True, "use_cache": False}
-
-
-def commit(asked: list[Asked], *counts: int) -> None:
-    verdicts = [one.commit(count) for one, count in zip(asked, counts, strict=True)]
-    asked[0].drafter.observe([one.state for one in asked], VerdictBatch.of(verdicts))
+def ask(pair: Pair, seed: int, temperature: float = 0.0) -> HeadRequest:
+    """A request with features of the target itself: what its output embedding gets."""
+    text = zoo.tokens(np.random.default_rng(seed), 60)
+    with torch.inference_mode():
+        ids = torch.from_numpy(text)[None].long()
+        out = pair.model(input_ids=ids, output_hidden_states=True, use_cache=False)
+    hidden = out.hidden_states[-1][0].numpy()
+    return HeadRequest(pair.drafter, seed, temperature, text=text, hidden=hidden)
 
 
 WITHOUT_WINDOW = {"mtp_layer_types": ["full_attention"]}
@@ -159,7 +124,7 @@ def test_the_logits_are_those_of_transformers(
 ) -> None:
     """Beyond the window, read in pieces, and beside others; theirs have positions in the text."""
     monkeypatch.setattr(head_drafter, "_PIECE", piece)
-    asked = [Asked(pair, seed) for seed in range(3)]
+    asked = [ask(pair, seed) for seed in range(3)]
     states = [one.state for one in asked]
     commit(asked, 1, 9, 30)
     for counts in ((1, 1, 1), (4, 2, 1), (21, 3, 5)):
@@ -178,16 +143,12 @@ def test_the_logits_are_those_of_transformers(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_tree_is_that_of_the_definition(pair: Pair, temperature: float) -> None:
-    asked = [Asked(pair, seed, temperature if seed else 0.0) for seed in range(3)]
+    asked = [ask(pair, seed, temperature if seed else 0.0) for seed in range(3)]
     commit(asked, 3, 1, 20)
     budgets = (9, 4, 12)
     drafts = pair.drafter.propose([one.state for one in asked], budgets)
     for one, budget, draft in zip(asked, budgets, drafts, strict=True):
-        wanted = reference_tree(pair.law(one), budget, 3, 3)
-        assert draft.tokens.tolist() == wanted.tokens.tolist()
-        assert draft.parents.tolist() == wanted.parents.tolist()
-        assert draft.scores is not None and wanted.scores is not None
-        np.testing.assert_allclose(draft.scores, wanted.scores, rtol=2e-3)
+        assert_same(draft, reference_tree(pair.law(one), budget, 3, 3), rtol=2e-3)
 
 
 def test_a_window_narrower_than_a_tree_makes_it_shallow(tmp_path: Path) -> None:
@@ -195,7 +156,7 @@ def test_a_window_narrower_than_a_tree_makes_it_shallow(tmp_path: Path) -> None:
     found = _pair(modules.save(tmp_path, model, modules.random_module(model)))
     assert found.drafter.head.window == 2
     drafter = MtpDrafter(tmp_path, topk=1, depth=6)
-    one = Asked(Pair(drafter, found.model, found.theirs), 1)
+    one = ask(Pair(drafter, found.model, found.theirs), 1)
     commit([one], 8)
     (draft,) = drafter.propose([one.state], [6])
     assert draft.tokens.tolist() == reference_tree(found.law(one), 2, 1, 2).tokens.tolist()
@@ -208,7 +169,7 @@ def test_bfloat16(pair: Pair) -> None:
     drafter = MtpDrafter(folder, dtype="bfloat16")
     layer = drafter.head.module.layer
     assert layer.eh_proj.weight.dtype == torch.bfloat16
-    one = Asked(Pair(drafter, pair.model, pair.theirs), 2)
+    one = ask(Pair(drafter, pair.model, pair.theirs), 2)
     commit([one], 7)
     (draft,) = drafter.propose([one.state], [8])
     assert len(draft) == 8

@@ -8,19 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from engine.asking import ASKED, GREEDY, answers, prompts, wanted
-from foresay import LLM, SamplingParams, Verdict, Wants
+from foresay import LLM, SamplingParams, Wants
 from foresay.drafters import MergeDrafter, MtpDrafter, NgramDrafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
-from foresay.errors import InputError
 from foresay.models.load import load
-from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from models import zoo
 from mtp import modules
@@ -155,22 +152,6 @@ def test_a_perfect_module_is_always_accepted(perfect: Made, family: str) -> None
         assert request.stats.accepted == request.stats.drafted == 15
 
 
-def test_another_model_s_module_is_only_slower(perfect: Made, tmp_path: Path) -> None:
-    """The perfect one of another family, and a damaged feature: fewer tokens are accepted."""
-    folder, target = perfect("glm4_moe")
-    other = modules.make("deepseek_v3", seed=5)
-    modules.save(tmp_path, other, modules.random_module(other))
-    asked = [(prompt, GREEDY) for prompt in prompts(4, seed=2)]
-    found = []
-    for given in (folder, tmp_path):
-        engine = Engine(target, MtpDrafter(given), policy="fixed")
-        requests = [engine.add(p, params, seed=i) for i, (p, params) in enumerate(asked)]
-        engine.run()
-        assert [request.token_ids for request in requests] == wanted(target, asked, stops=())
-        found.append(sum(request.stats.accepted for request in requests))
-    assert found[0] > 4 * found[1]
-
-
 def test_by_its_name(tmp_path: Path) -> None:
     """In LLM, and on the command line."""
     save_model(tmp_path)  # for its tokenizer
@@ -190,15 +171,3 @@ def test_by_its_name(tmp_path: Path) -> None:
     assert done.status == 0, done.complaints
     [again] = plain.generate(["abc"], SamplingParams(temperature=0.0, max_tokens=4), chat=True)
     assert done.out == f"{again.text}\n"
-
-
-def test_a_target_of_another_vocabulary(tmp_path: Path) -> None:
-    model = modules.make("glm4_moe")
-    modules.save(tmp_path, model, modules.random_module(model))
-    other = target_of(zoo.make("llama", vocab_size=120))
-    with pytest.raises(InputError, match="of a model of 128 tokens, but the target has 120; exp"):
-        Engine(other, MtpDrafter(tmp_path))
-    drafter = MtpDrafter(tmp_path)
-    state = drafter.begin([1, 2])
-    with pytest.raises(InputError, match="the hidden states are 31 wide; expected 32"):
-        drafter.observe([state], [Verdict([], [5], hidden=np.zeros((1, 31), np.float32))])

@@ -49,20 +49,20 @@ def _says(**entries: Any) -> Callable[[Path], None]:
 WRONG: list[tuple[Callable[[Path], None], str]] = [
     (
         _put("self_attn.o_proj.weight", None),
-        r"'.*model' lacks the tensor '.*self_attn.o_proj.weight' of its MTP head",
+        r"'.*model' lacks the tensor '.*self_attn.o_proj.weight' of an MTP head",
     ),
     (
         _put("mlp.experts.3.up_proj.weight", None),
-        r"lacks the tensor '.*mlp.experts.3.up_proj.weight' of its MTP head",
+        r"lacks the tensor '.*mlp.experts.3.up_proj.weight' of an MTP head",
     ),
     (
         _put("mlp.experts.1.down_proj.weight", torch.zeros(32, 15)),
-        r"'.*experts.1.down_proj.weight' of its MTP head has the shape \[32, 15\], but its "
+        r"'.*experts.1.down_proj.weight' of an MTP head has the shape \[32, 15\], but its "
         r"config.json says \[32, 16\]",
     ),
     (
         _put("mlp.experts.4.down_proj.weight", torch.zeros(32, 16)),
-        r"has the tensor '.*mlp.experts.4.down_proj.weight', which is not known in an MTP head; "
+        r"has the tensor '.*mlp.experts.4.down_proj.weight', which an MTP head has not; "
         r"expected those of \w+DecoderLayer",
     ),
     (

@@ -94,8 +94,8 @@ CORE = (
         "tests/test_recycle.py::test_tenants_share_nothing",
     ),
     Mutant(
-        "a full table of laws gives up what it learned last",
-        "csrc/recycle/laws.cpp",
+        "a full top-k table gives up what it learned last",
+        "csrc/recycle/top_k.cpp",
         "if (clock_ - ages_[way] > clock_ - ages_[at]) at = way;",
         "if (clock_ - ages_[way] < clock_ - ages_[at]) at = way;",
         "tests/test_recycle.py::test_long_contexts_are_bounded",

@@ -60,7 +60,7 @@ PYTHON = (
     ),
     Mutant(
         "in a batch of both rules, rows are counted within each rule",
-        "src/foresay/sampling/acceptance/verify.py",
+        "src/foresay/sampling/acceptance/verdicts.py",
         "places[at] = there[verified.rows[bounds[place] : bounds[place + 1]]]",
         "places[at] = verified.rows[bounds[place] : bounds[place + 1]]",
         "tests/sampling/test_verify.py::test_each_request_is_verified_by_its_own_rule",
@@ -73,10 +73,17 @@ PYTHON = (
         "tests/sampling/test_processors.py::test_the_batched_processors_are_the_readable_ones",
     ),
     Mutant(
+        "a verdict has the numbers of the verified nodes alone",
+        "src/foresay/budget/selected.py",
+        "path = self.nodes[batch.path + starts]",
+        "path = batch.path",
+        "tests/budget/test_load.py::test_paths_go_back_to_the_drafters_numbers",
+    ),
+    Mutant(
         "the last token of an answer is drafted",
         "src/foresay/budget/load.py",
-        "depths_of(drafts) < load.tokens_left.repeat(counts)",
-        "depths_of(drafts) <= load.tokens_left.repeat(counts)",
+        "drafts.depths < load.tokens_left",
+        "drafts.depths <= load.tokens_left",
         "tests/budget/test_policy.py::test_the_last_token_is_never_drafted",
     ),
     Mutant(
@@ -96,7 +103,7 @@ PYTHON = (
     ),
     Mutant(
         "siblings are sampled with replacement, and said to be without",
-        "src/foresay/drafters/decoding/law.py",
+        "src/foresay/drafters/decoding/next_tokens.py",
         "            left.values[at, token] = -torch.inf\n",
         "",
         "tests/drafters/test_model_laws.py::test_probs_are_what_tokens_were_sampled_from",
@@ -109,10 +116,10 @@ PYTHON = (
         "tests/eagle/test_eagle.py::test_the_tree_is_that_of_the_definition",
     ),
     Mutant(
-        "drafters before the one that drafts are not told what was committed",
-        "src/foresay/drafters/merge/by_one.py",
-        "if other != k:",
-        "if other > k:",
+        "drafters that are not asked are never told what was committed",
+        "src/foresay/drafters/merge/drafter.py",
+        "            if own is None:\n                for at, state in enumerate(states):\n",
+        "            if own is None:\n                for at, state in enumerate(states[:0]):\n",
         "tests/test_merge_by_one.py::test_who_rests_may_stand_before_the_one_that_drafts",
     ),
     Mutant(
@@ -228,8 +235,8 @@ PYTHON = (
     Mutant(
         "a stream gives out the last token alone of what other calls' steps wrote",
         "src/foresay/engine/answers.py",
-        "new, self.given = ids[self.given :], len(ids)",
-        "new, self.given = ids[-1:], len(ids)",
+        "request.tokens[len(request.prompt) + begin :].tolist()",
+        "request.tokens[-1:].tolist()",
         "tests/engine/test_interleaved.py::test_two_streams_in_turns",
     ),
     Mutant(
@@ -241,9 +248,9 @@ PYTHON = (
     ),
     Mutant(
         "a drafter gets the path that the step goes on with",
-        "src/foresay/engine/step.py",
-        "found.path.copy()",
-        "found.path",
+        "src/foresay/engine/drafting.py",
+        "for at in told], verdicts.copy())",
+        "for at in told], verdicts)",
         "tests/engine/test_engine_bad_drafters.py::"
         "test_a_drafter_may_write_into_all_that_it_is_given",
     ),
@@ -271,8 +278,8 @@ PYTHON = (
     Mutant(
         "a draft model learns of all tenants together",
         "src/foresay/drafters/decoding/drafter.py",
-        "self._noise[tenant])",
-        "self._noise[None])",
+        "self._noise[tenant]",
+        "self._noise[None]",
         "tests/test_tenants_apart.py::test_a_draft_model_learns_by_tenant",
     ),
 )

@@ -17,15 +17,14 @@ from foresay.engine.engine import Engine
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from foresay.rl import Rollouts, write_steps
-from foresay.rl.countdown import Task
 from foresay.rl.training import RlSettings
-from foresay.rl.warm_start import WarmStart
 from lives import die, die_writing
 from models import zoo
 from rl.dying_writers import draw, tail  # noqa: F401 - what comes after these
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 EXAMPLE: Any = import_module("rl_countdown")
+Task, WarmStart = EXAMPLE.Task, EXAMPLE.WarmStart
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
 PARAMS = SamplingParams(max_tokens=24, temperature=0.8)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foresay.errors import InputError
-from foresay.rl.countdown import (
+from countdown import (
     EOS,
     SYMBOLS,
     VOCABULARY,
@@ -20,6 +19,7 @@ from foresay.rl.countdown import (
     solved,
     to_text,
 )
+from foresay.errors import InputError
 
 ID = {symbol: VOCABULARY - len(SYMBOLS) + at for at, symbol in enumerate(SYMBOLS)}
 seeds = st.integers(0, 2**32 - 1)

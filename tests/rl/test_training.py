@@ -17,10 +17,7 @@ import torch
 from numpy.random import Generator
 from transformers import LlamaForCausalLM
 
-from foresay.errors import InputError
-from foresay.models.load_transformers import target_of
-from foresay.rl import training
-from foresay.rl.countdown import (
+from countdown import (
     EOS,
     VOCABULARY,
     Puzzle,
@@ -29,10 +26,14 @@ from foresay.rl.countdown import (
     final_chain,
     search_trace,
 )
+from foresay.errors import InputError
+from foresay.models.load_transformers import target_of
+from foresay.rl import training
+from foresay.rl.padding import Example, padded
 from foresay.rl.rollouts import Rollouts
 from foresay.rl.training import Problem, RlSettings, TrainingStep, fingerprint, train
-from foresay.rl.warm_start import Example, WarmStart, padded, warm_start
 from tiny import llama, one_thread
+from warm_start import WarmStart, warm_start
 
 TASK = Task(numbers=3, largest=4, most=16, noise=0.5, cap=64)
 SETTINGS = RlSettings(

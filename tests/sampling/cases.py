@@ -10,7 +10,7 @@ import numpy as np
 
 from foresay import Draft
 from foresay.arrays import Floats
-from foresay.sampling import Ask, SamplingParams
+from foresay.sampling import SamplingParams, VerificationInput
 from foresay.sampling.params import PROCESSORS
 
 V = 12
@@ -19,19 +19,19 @@ GREEDY = SamplingParams(temperature=0)
 
 @dataclass(frozen=True)
 class Case:
-    """A batch: drafts, the logits of each (n + 1 rows), asks."""
+    """A batch: drafts, the logits of each (n + 1 rows), inputs."""
 
     name: str
     drafts: list[Draft]
     logits: list[Floats]
-    asks: list[Ask]
+    inputs: list[VerificationInput]
     failing: set[int] = field(default_factory=set)
 
 
-def ask(
+def one_input(
     seed: int = 0, output: tuple[int, ...] = (), stops: tuple[int, ...] = (), **params: Any
-) -> Ask:
-    return Ask(SamplingParams(**params), seed, [1, 2, 3], list(output), stops)
+) -> VerificationInput:
+    return VerificationInput(SamplingParams(**params), seed, [1, 2, 3], list(output), stops)
 
 
 def peaked(tokens: list[int], vocabulary: int = V) -> Floats:
@@ -46,22 +46,28 @@ def table() -> list[Case]:
 
 
 def _fixed() -> Iterator[Case]:
-    sampled = ask(7)
+    sampled = one_input(7)
     chain = Draft.chain([4, 5, 6])
     yield Case("no requests", [], [], [])
-    yield Case("no drafts", [Draft.empty()] * 3, [peaked([4])] * 3, [ask(s) for s in range(3)])
+    yield Case(
+        "no drafts", [Draft.empty()] * 3, [peaked([4])] * 3, [one_input(s) for s in range(3)]
+    )
     yield Case("all accepted", [chain], [peaked([4, 5, 6, 7])], [sampled])
     yield Case("first rejected", [chain], [peaked([3, 5, 6, 7])], [sampled])
     yield Case("second rejected", [chain], [peaked([4, 0, 6, 7])], [sampled])
-    yield Case("greedy", [chain] * 2, [peaked([4, 5, 0, 7])] * 2, [Ask(GREEDY, 1, [1])] * 2)
+    yield Case(
+        "greedy", [chain] * 2, [peaked([4, 5, 0, 7])] * 2, [VerificationInput(GREEDY, 1, [1])] * 2
+    )
     yield Case(
         "greedy and sampled in one batch, ragged",
         [chain, Draft.empty(), Draft.chain([4])],
         [peaked([4, 5, 6, 7]), peaked([2]), peaked([4, 9])],
-        [Ask(GREEDY, 1, [1]), ask(5), ask(6, temperature=0.5)],
+        [VerificationInput(GREEDY, 1, [1]), one_input(5), one_input(6, temperature=0.5)],
     )
     flat = np.zeros((4, V), np.float32)
-    yield Case("greedy ties go to the lowest id", [chain], [flat], [Ask(GREEDY, 1, [1])])
+    yield Case(
+        "greedy ties go to the lowest id", [chain], [flat], [VerificationInput(GREEDY, 1, [1])]
+    )
     yield Case(
         "token id 0 and the last one", [Draft.chain([0, V - 1])], [peaked([0, V - 1, 0])], [sampled]
     )
@@ -76,26 +82,31 @@ def _fixed() -> Iterator[Case]:
         [sampled],
     )
     wide = Draft([2, 4, 5, 8, 6, 5], [-1, -1, 1, 1, 3, 3])
-    yield Case("a greedy tree", [wide], [peaked([4, 0, 8, 0, 6, 3, 7])], [Ask(GREEDY, 1, [1])])
+    yield Case(
+        "a greedy tree",
+        [wide],
+        [peaked([4, 0, 8, 0, 6, 3, 7])],
+        [VerificationInput(GREEDY, 1, [1])],
+    )
     for name, stop in (("first", 4), ("middle", 5), ("bonus", 7), ("none of them", 9)):
         yield Case(
             f"a stop inside the path: {name}",
             [chain],
             [peaked([4, 5, 6, 7])],
-            [ask(stops=(stop, 11))],
+            [one_input(stops=(stop, 11))],
         )
     for room in (1, 2, 3, 4, 5):
         yield Case(
             f"room for {room}",
             [chain],
             [peaked([4, 5, 6, 7])],
-            [ask(output=(9,), max_tokens=room + 1)],
+            [one_input(output=(9,), max_tokens=room + 1)],
         )
     yield Case(
         "a stop is forbidden before min_tokens, along the path",
         [chain],
         [cast(Floats, peaked([4, 5, 6, 7]) + np.arange(V, dtype=np.float32))],
-        [ask(stops=(6,), min_tokens=3)],
+        [one_input(stops=(6,), min_tokens=3)],
     )
     yield from _bad()
 
@@ -107,32 +118,51 @@ def _bad() -> Iterator[Case]:
             for row in range(4):
                 rows = good.copy()
                 rows[row, 8] = value
-                asks = [ask(1), ask(2, **params), ask(3)]
+                inputs = [one_input(1), one_input(2, **params), one_input(3)]
                 failing = {1} if row == 0 else set[int]()
                 yield Case(
-                    f"{name} in row {row}, {params}", [chain] * 3, [good, rows, good], asks, failing
+                    f"{name} in row {row}, {params}",
+                    [chain] * 3,
+                    [good, rows, good],
+                    inputs,
+                    failing,
                 )
         stop = good.copy()
         stop[0, 8] = value
-        silent = ask(2, stops=(8,), min_tokens=2)
+        silent = one_input(2, stops=(8,), min_tokens=2)
         yield Case(
-            f"{name} on a stop that is forbidden", [chain] * 2, [good, stop], [ask(1), silent], {1}
+            f"{name} on a stop that is forbidden",
+            [chain] * 2,
+            [good, stop],
+            [one_input(1), silent],
+            {1},
         )
     empty = good.copy()
     empty[0] = -np.inf
-    yield Case("all -inf", [chain] * 2, [empty, good], [ask(1), ask(2, temperature=0)], {0})
+    yield Case(
+        "all -inf", [chain] * 2, [empty, good], [one_input(1), one_input(2, temperature=0)], {0}
+    )
     forbidden = dict.fromkeys(range(V), -np.inf)
     yield Case(
-        "all forbidden", [chain] * 2, [good, good], [ask(1), ask(2, logit_bias=forbidden)], {1}
+        "all forbidden",
+        [chain] * 2,
+        [good, good],
+        [one_input(1), one_input(2, logit_bias=forbidden)],
+        {1},
     )
     unreached = good.copy()
     unreached[2] = np.nan
     rows = [peaked([3, 5, 6, 7]), unreached]
     rows[0][1:] = np.nan
-    yield Case("a bad row that is not reached is no failure", [chain] * 2, rows, [ask(1), ask(2)])
+    yield Case(
+        "a bad row that is not reached is no failure",
+        [chain] * 2,
+        rows,
+        [one_input(1), one_input(2)],
+    )
     masked = good.copy()
     masked[:, 8:] = -np.inf
-    yield Case("-inf is valid", [chain], [masked], [ask(1)])
+    yield Case("-inf is valid", [chain], [masked], [one_input(1)])
 
 
 def _random() -> Iterator[Case]:
@@ -142,7 +172,9 @@ def _random() -> Iterator[Case]:
         size = int(rng.integers(1, 7))
         drafts = [random_draft(rng, vocabulary) for _ in range(size)]
         logits = [random_rows(rng, len(d) + 1, vocabulary) for d in drafts]
-        yield Case(f"random {seed}", drafts, logits, [random_ask(rng, vocabulary) for _ in drafts])
+        yield Case(
+            f"random {seed}", drafts, logits, [random_input(rng, vocabulary) for _ in drafts]
+        )
 
 
 def random_draft(rng: np.random.Generator, vocabulary: int) -> Draft:
@@ -185,7 +217,7 @@ def random_rows(rng: np.random.Generator, rows: int, vocabulary: int) -> Floats:
     return logits
 
 
-def random_ask(rng: np.random.Generator, vocabulary: int) -> Ask:
+def random_input(rng: np.random.Generator, vocabulary: int) -> VerificationInput:
     def maybe(value: Any, otherwise: Any) -> Any:
         return value if rng.random() < 0.4 else otherwise
 
@@ -211,4 +243,4 @@ def random_ask(rng: np.random.Generator, vocabulary: int) -> Ask:
     if seed % 2:  # from the seed, so that everything else stays as it is
         order = np.random.default_rng(seed).permutation(PROCESSORS).tolist()
         params = replace(params, processor_order=order)
-    return Ask(params, seed, prompt.astype(np.int32), output.astype(np.int32), stops)
+    return VerificationInput(params, seed, prompt.astype(np.int32), output.astype(np.int32), stops)

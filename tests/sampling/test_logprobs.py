@@ -8,7 +8,7 @@ import torch
 
 from foresay import Draft
 from foresay.errors import InputError
-from foresay.sampling import Ask, SamplingParams
+from foresay.sampling import SamplingParams, VerificationInput
 from foresay.sampling.acceptance.match import match
 from foresay.sampling.acceptance.rejection import rejection
 from foresay.sampling.logprobs import likeliest, logprobs_of, topk_of
@@ -50,23 +50,23 @@ def test_teacher_forced(rule: object, params: SamplingParams) -> None:
     model, prompt = Reader(), [3, 1, 4, 1, 5]
     committed = 0
     for seed in range(40):
-        ask = Ask(params, seed, prompt, [9, 2])
+        request = VerificationInput(params, seed, prompt, [9, 2])
         text = [*prompt, 9, 2]
         likely = int(model(text)[-1].argmax())
         second = int(model([*text, likely])[-1].argmax())
         draft = Draft([likely, 7, second, 8], [-1, -1, 0, 1])
         rows = [model([*text, *draft.tokens[path_to(draft, node)]])[-1] for node in range(-1, 4)]
         logits = torch.stack(rows)
-        verified = rule([draft], logits, [ask])  # type: ignore[operator]
+        verified = rule([draft], logits, [request])  # type: ignore[operator]
         tokens = verified.verdicts[0].tokens.tolist()
         committed += len(tokens)
-        got = logprobs_of(verified, [draft], logits, [ask], top=3)
+        got = logprobs_of(verified, [draft], logits, [request], top=3)
 
         forced = model([*text, *tokens])[len(text) - 1 : -1]
         raw = torch.log_softmax(forced.double(), dim=-1).numpy()
         np.testing.assert_allclose(got.raw, raw[np.arange(len(tokens)), tokens], atol=2e-5)
         for i, token in enumerate(tokens):
-            row = scores(forced[i].numpy(), ask, tokens[:i])
+            row = scores(forced[i].numpy(), request, tokens[:i])
             expected = np.log(probabilities(row, params.greedy)[token])
             np.testing.assert_allclose(got.processed[i], expected, atol=2e-5)
         own = torch.log_softmax(logits[verified.rows].double(), dim=-1).numpy()
@@ -94,20 +94,20 @@ def test_equal_ones_come_by_their_id(dtype: torch.dtype) -> None:
 def test_a_neighbour_that_asks_for_more_changes_nothing() -> None:
     draw = torch.Generator().manual_seed(4)
     logits = torch.randint(0, 6, (2, 300), generator=draw).float()
-    asks = [Ask(SamplingParams(temperature=0), 0, [1])] * 2
+    inputs = [VerificationInput(SamplingParams(temperature=0), 0, [1])] * 2
     drafts = [Draft.empty()] * 2
-    verified = match(drafts, logits, asks)
-    few = logprobs_of(verified, drafts, logits, asks, top=2)
+    verified = match(drafts, logits, inputs)
+    few = logprobs_of(verified, drafts, logits, inputs, top=2)
     for top in (3, 9, 40, 300):
-        more = logprobs_of(verified, drafts, logits, asks, top=top)
+        more = logprobs_of(verified, drafts, logits, inputs, top=top)
         np.testing.assert_array_equal(few.top_tokens, more.top_tokens[:, :2])
 
 
 def test_a_top_larger_than_the_vocabulary() -> None:
-    ask, draft = Ask(SamplingParams(), 0, [1]), Draft.empty()
-    verified = match([draft], torch.zeros(1, 4), [ask])
+    request, draft = VerificationInput(SamplingParams(), 0, [1]), Draft.empty()
+    verified = match([draft], torch.zeros(1, 4), [request])
     with pytest.raises(InputError, match="top is 5; expected 0 to the vocabulary's 4"):
-        logprobs_of(verified, [draft], torch.zeros(1, 4), [ask], top=5)
+        logprobs_of(verified, [draft], torch.zeros(1, 4), [request], top=5)
 
 
 PARAMS = (
@@ -125,8 +125,8 @@ def test_the_core_and_torch_agree(dtype: torch.dtype) -> None:
     logits = (torch.randn(2 * len(PARAMS), 900, generator=torch.Generator().manual_seed(5)) * 3).to(
         dtype
     )
-    asks = [Ask(params, seed, [1, 2]) for seed, params in enumerate(PARAMS)]
-    for some in (asks, asks[:3]):
+    inputs = [VerificationInput(params, seed, [1, 2]) for seed, params in enumerate(PARAMS)]
+    for some in (inputs, inputs[:3]):
         rows = logits[: 2 * len(some)]
         drafts = [Draft.chain([int(row.argmax())]) for row in rows[::2]]
         verified = match(drafts, rows, some)
@@ -141,18 +141,18 @@ def test_the_core_and_torch_agree(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_request_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
-    """Alone, beside others that ask for other processors, and with drafts or without."""
+    """Alone, beside others that request for other processors, and with drafts or without."""
     draw = torch.Generator().manual_seed(6)
     logits = (torch.randn(len(PARAMS), 49_152, generator=draw) * 3).to(dtype)
-    asks = [Ask(params, seed, [1, 2]) for seed, params in enumerate(PARAMS)]
-    none = [Draft.empty()] * len(asks)
-    together = logprobs_of(match(none, logits, asks), none, logits, asks, top=3)
-    for i, ask in enumerate(asks):
+    inputs = [VerificationInput(params, seed, [1, 2]) for seed, params in enumerate(PARAMS)]
+    none = [Draft.empty()] * len(inputs)
+    together = logprobs_of(match(none, logits, inputs), none, logits, inputs, top=3)
+    for i, request in enumerate(inputs):
         row = logits[i : i + 1]
-        alone = logprobs_of(match(none[:1], row, [ask]), none[:1], row, [ask], top=3)
+        alone = logprobs_of(match(none[:1], row, [request]), none[:1], row, [request], top=3)
         drafted, rows = [Draft.chain([5])], torch.cat([row, row])
-        verified = match(drafted, rows, [ask])
-        beside = logprobs_of(verified, drafted, rows, [ask], top=3)
+        verified = match(drafted, rows, [request])
+        beside = logprobs_of(verified, drafted, rows, [request], top=3)
         for name in ("processed", "raw", "top_tokens", "top_raw"):
             bits = getattr(together, name)[i].tobytes()
             assert getattr(alone, name)[0].tobytes() == bits

@@ -16,7 +16,7 @@ from foresay import Draft, DraftBatch, SamplingParams
 from foresay.engine.engine import Engine
 from foresay.errors import InputError
 from foresay.models.load_transformers import target_of
-from foresay.sampling import Ask, AskBatch
+from foresay.sampling import VerificationBatch, VerificationInput
 from foresay.sampling import processors as readable
 from foresay.sampling.acceptance import processors
 from foresay.sampling.acceptance.rows import Rows
@@ -39,9 +39,9 @@ def logits(rows: int, seed: int = 0) -> Any:
     return (np.random.default_rng(seed).normal(size=(rows, 200)) * 2).astype(np.float32)
 
 
-def ask(order: tuple[str, ...], seed: int = 0) -> Ask:
+def one_input(order: tuple[str, ...], seed: int = 0) -> VerificationInput:
     params = SamplingParams(**LIMITS, repetition_penalty=1.3, processor_order=order)
-    return Ask(params, seed, [1, 2, 3], [4, 5])
+    return VerificationInput(params, seed, [1, 2, 3], [4, 5])
 
 
 def test_the_default_is_that_of_transformers() -> None:
@@ -57,14 +57,14 @@ def test_the_reference_is_the_processors_of_transformers_in_that_order(
         expected = torch.from_numpy(row.copy())[None]
         for name in order:
             expected = WARPERS[name](LIMITS[name])(torch.tensor([[1]]), expected)
-        ours = readable.scores(row, Ask(params, seed, [1]))
+        ours = readable.scores(row, VerificationInput(params, seed, [1]))
         np.testing.assert_array_equal(ours, expected[0].numpy())
 
 
 def test_orders_differ() -> None:
     """Otherwise nothing here would show anything."""
     kept = {
-        tuple(np.isfinite(readable.scores(row, ask(order))).sum() for row in logits(20))
+        tuple(np.isfinite(readable.scores(row, one_input(order))).sum() for row in logits(20))
         for order in ORDERS
     }
     assert len(kept) >= 4
@@ -72,12 +72,12 @@ def test_orders_differ() -> None:
 
 def test_a_batch_of_all_orders_is_the_reference_row_by_row() -> None:
     """In one step, among requests that are greedy or have no limit."""
-    plain = [Ask(SamplingParams(temperature=t), 0, [1]) for t in (0.0, 0.7)]
-    asks = [*plain, *(ask(order) for order in ORDERS), *plain]
-    rows = Rows.of(DraftBatch.of([Draft.empty()] * len(asks)))
-    values = logits(len(asks))
-    given = processors.scores(torch.from_numpy(values), rows, AskBatch.of(asks))
-    for at, one in enumerate(asks):
+    plain = [VerificationInput(SamplingParams(temperature=t), 0, [1]) for t in (0.0, 0.7)]
+    inputs = [*plain, *(one_input(order) for order in ORDERS), *plain]
+    rows = Rows.of(DraftBatch.of([Draft.empty()] * len(inputs)))
+    values = logits(len(inputs))
+    given = processors.scores(torch.from_numpy(values), rows, VerificationBatch.of(inputs))
+    for at, one in enumerate(inputs):
         found = given.values[at]
         if given.temperatures[at] > 0:
             found = found / given.temperatures[at]
@@ -85,19 +85,21 @@ def test_a_batch_of_all_orders_is_the_reference_row_by_row() -> None:
 
 
 def test_drafts_are_accepted_as_the_reference_accepts_them() -> None:
-    asks = [ask(order, seed) for seed, order in enumerate(ORDERS)]
+    inputs = [one_input(order, seed) for seed, order in enumerate(ORDERS)]
     random = np.random.default_rng(5)
-    values = logits(4 * len(asks), seed=1)
+    values = logits(4 * len(inputs), seed=1)
     drafts = []
-    for at, one in enumerate(asks):
+    for at, one in enumerate(inputs):
         likely = np.argsort(-readable.scores(values[4 * at], one))[:2]
         drafts.append(Draft([*likely.tolist(), int(random.integers(200))], [-1, -1, 0]))
-    verified = verify(DraftBatch.of(drafts), torch.from_numpy(values), AskBatch.of(asks), {})
+    verified = verify(
+        DraftBatch.of(drafts), torch.from_numpy(values), VerificationBatch.of(inputs), {}
+    )
     accepted = 0
-    for at, (one, draft) in enumerate(zip(asks, drafts, strict=True)):
+    for at, (one, draft) in enumerate(zip(inputs, drafts, strict=True)):
         assert verified.verdicts[at] == match(draft, values[4 * at : 4 * at + 4], one)
         accepted += len(verified.verdicts[at].path)
-    assert 0 < accepted < 2 * len(asks)
+    assert 0 < accepted < 2 * len(inputs)
 
 
 def test_answers_with_drafts_are_those_of_the_plain_loop() -> None:

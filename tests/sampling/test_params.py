@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from foresay.errors import InputError, TokenTypeError
-from foresay.sampling import Ask, SamplingParams, Stream
+from foresay.sampling import SamplingParams, Stream, VerificationInput
 from foresay.sampling.noise import philox, seed_of_sample
 
 FIELDS = (
@@ -86,15 +86,15 @@ def test_what_is_accepted() -> None:
     assert SamplingParams(logit_bias=nothing, stop=nothing) == SamplingParams()
 
 
-def test_asks() -> None:
-    ask = Ask(SamplingParams(max_tokens=3), 1, [1, 2], [3])
-    assert (ask.position, ask.room) == (3, 2)
+def test_inputs() -> None:
+    request = VerificationInput(SamplingParams(max_tokens=3), 1, [1, 2], [3])
+    assert (request.position, request.room) == (3, 2)
     with pytest.raises(InputError, match="3 tokens and max_tokens is 3; expected fewer tokens"):
-        Ask(SamplingParams(max_tokens=3), 1, [1], [1, 2, 3])
+        VerificationInput(SamplingParams(max_tokens=3), 1, [1], [1, 2, 3])
     with pytest.raises(InputError, match="seed is -5"):
-        Ask(SamplingParams(), -5, [1])
+        VerificationInput(SamplingParams(), -5, [1])
     with pytest.raises(TokenTypeError, match="int64"):
-        Ask(SamplingParams(), 0, np.zeros(2, np.int64))
+        VerificationInput(SamplingParams(), 0, np.zeros(2, np.int64))
 
 
 @pytest.mark.parametrize("rule", ["Match", "", None, 1, ["match"]])
@@ -106,13 +106,17 @@ def test_what_is_no_rule(rule: Any) -> None:
 
 
 def test_what_stops_an_answer() -> None:
-    assert Ask(SamplingParams(stop=[7, "end", 8]), 1, [1], stops=(2, 7)).stops == (2, 7, 8)
+    assert VerificationInput(SamplingParams(stop=[7, "end", 8]), 1, [1], stops=(2, 7)).stops == (
+        2,
+        7,
+        8,
+    )
 
 
 @pytest.mark.parametrize("seed", [1.5, "1", None, True])
 def test_what_is_no_seed(seed: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number from 0 to"):
-        Ask(SamplingParams(), seed, [1])
+        VerificationInput(SamplingParams(), seed, [1])
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

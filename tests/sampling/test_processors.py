@@ -11,12 +11,12 @@ from transformers.generation import logits_process as hf
 
 from foresay import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
-from foresay.sampling import Ask, AskBatch, SamplingParams
+from foresay.sampling import SamplingParams, VerificationBatch, VerificationInput
 from foresay.sampling import processors as readable
 from foresay.sampling.acceptance import processors
 from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.reference import path_to
-from sampling.cases import random_ask, random_draft, random_rows
+from sampling.cases import random_draft, random_input, random_rows
 
 
 def of_transformers(
@@ -62,29 +62,33 @@ def test_the_processors_of_transformers(seed: int) -> None:
     )
     eos = [int(rng.integers(0, vocabulary))]
     text = [int(t) for t in rng.integers(0, vocabulary, 6)]
-    ours = readable.scores(logits, Ask(params, 0, text[:3], text[3:], tuple(eos)))
+    ours = readable.scores(logits, VerificationInput(params, 0, text[:3], text[3:], tuple(eos)))
     np.testing.assert_array_equal(ours, of_transformers(params, text, logits, eos))
 
 
 def test_presence_and_frequency_count_the_answer_and_the_path() -> None:
     params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25)
-    row = readable.scores(np.zeros(6, np.float32), Ask(params, 0, [1, 1], [2, 3, 3]), [3, 4])
+    row = readable.scores(
+        np.zeros(6, np.float32), VerificationInput(params, 0, [1, 1], [2, 3, 3]), [3, 4]
+    )
     np.testing.assert_array_equal(row, [0, 0, -0.75, -1.25, -0.75, 0])
 
 
 def test_order_of_top_p_among_equals_is_by_token_id() -> None:
     params = SamplingParams(top_p=0.5)
-    row = readable.scores(np.array([0, 1, 0, 1, 0, 1, 1], np.float32), Ask(params, 0, [1]))
+    row = readable.scores(
+        np.array([0, 1, 0, 1, 0, 1, 1], np.float32), VerificationInput(params, 0, [1])
+    )
     assert np.flatnonzero(np.isfinite(row)).tolist() == [1, 3, 5]
 
 
 def test_top_p_counts_right_in_a_large_vocabulary() -> None:
     size = 1 << 20
-    ask = Ask(SamplingParams(top_p=0.75), 0, [1])
-    row = readable.scores(np.zeros(size, np.float32), ask)
+    request = VerificationInput(SamplingParams(top_p=0.75), 0, [1])
+    row = readable.scores(np.zeros(size, np.float32), request)
     assert np.isfinite(row).sum() == size * 3 // 4
     rows = Rows.of(DraftBatch.of([Draft.empty()]))
-    given = processors.scores(torch.zeros(1, size), rows, AskBatch.of([ask]))
+    given = processors.scores(torch.zeros(1, size), rows, VerificationBatch.of([request]))
     np.testing.assert_array_equal(given.values[0].numpy(), row)
 
 
@@ -94,19 +98,19 @@ def test_the_batched_processors_are_the_readable_ones(seed: int) -> None:
     vocabulary = int(rng.choice([1, 2, 9, 60, 3000]))
     drafts = [random_draft(rng, vocabulary) for _ in range(5)]
     logits = [random_rows(rng, len(d) + 1, vocabulary) for d in drafts]
-    asks = [random_ask(rng, vocabulary) for _ in drafts]
+    inputs = [random_input(rng, vocabulary) for _ in drafts]
     rows = Rows.of(DraftBatch.of(drafts))
     tensor = torch.from_numpy(np.concatenate(logits))
     which = rng.permutation(len(rows))[: max(1, len(rows) // 2)] if seed % 2 else None
-    given = processors.scores(tensor, rows, AskBatch.of(asks), which)
+    given = processors.scores(tensor, rows, VerificationBatch.of(inputs), which)
     weights = processors.unnormalised_softmax(given, given.values.amax(dim=-1))
     probs = (weights / weights.sum(dim=-1, keepdim=True)).numpy()
     for i, row in enumerate(range(len(rows)) if which is None else which):
         owner = rows.request[row]
-        node, ask, draft = int(row - rows.starts[owner]) - 1, asks[owner], drafts[owner]
+        node, request, draft = int(row - rows.starts[owner]) - 1, inputs[owner], drafts[owner]
         try:
             path = draft.tokens[path_to(draft, node)]
-            expected = readable.scores(logits[owner][node + 1], ask, path)
+            expected = readable.scores(logits[owner][node + 1], request, path)
         except LogitsError:
             assert not np.isfinite(given.values[i].numpy()).any()
             continue
@@ -114,20 +118,24 @@ def test_the_batched_processors_are_the_readable_ones(seed: int) -> None:
         values = given.values[i].numpy() / np.float32(temperature or 1)
         np.testing.assert_array_equal(values, expected)
         np.testing.assert_allclose(
-            probs[i], readable.probabilities(expected, ask.params.greedy), atol=1e-14
+            probs[i], readable.probabilities(expected, request.params.greedy), atol=1e-14
         )
 
 
 def test_bad_token_ids() -> None:
     logits = np.zeros(5, np.float32)
     with pytest.raises(InputError, match="logit_bias names token 5; the vocabulary has 5"):
-        readable.scores(logits, Ask(SamplingParams(logit_bias={5: 1.0}), 0, [1]))
+        readable.scores(logits, VerificationInput(SamplingParams(logit_bias={5: 1.0}), 0, [1]))
 
 
 def test_the_caller_keeps_its_logits() -> None:
     rows = Rows.of(DraftBatch.of([Draft.empty()]))
     logits = torch.zeros(1, 4)
-    processors.scores(logits, rows, AskBatch.of([Ask(SamplingParams(logit_bias={1: 2.0}), 0, [1])]))
+    processors.scores(
+        logits,
+        rows,
+        VerificationBatch.of([VerificationInput(SamplingParams(logit_bias={1: 2.0}), 0, [1])]),
+    )
     assert not logits.any()
 
 
@@ -135,10 +143,10 @@ def test_the_caller_keeps_its_logits() -> None:
 
 
 def kept(row: list[float], output: Any = (), stops: Any = (), **params: Any) -> Any:
-    ask = Ask(SamplingParams(**params), 0, [1], list(output), stops)
-    found = readable.scores(np.array(row, np.float32), ask)
+    request = VerificationInput(SamplingParams(**params), 0, [1], list(output), stops)
+    found = readable.scores(np.array(row, np.float32), request)
     rows = Rows.of(DraftBatch.of([Draft.empty()]))
-    given = processors.scores(torch.tensor([row]), rows, AskBatch.of([ask]))
+    given = processors.scores(torch.tensor([row]), rows, VerificationBatch.of([request]))
     np.testing.assert_array_equal(
         given.values[0].numpy() / np.float32(given.temperatures[0] or 1), found
     )
@@ -158,5 +166,7 @@ def test_edges_by_hand() -> None:
 def test_the_order_of_roundings() -> None:
     """Presence and frequency are subtracted one after the other, each rounded to float32."""
     params = SamplingParams(presence_penalty=1.0, frequency_penalty=1.0)
-    row = readable.scores(np.array([2**25, 0], np.float32), Ask(params, 0, [1], [0, 0]))
+    row = readable.scores(
+        np.array([2**25, 0], np.float32), VerificationInput(params, 0, [1], [0, 0])
+    )
     assert row[0] == 2**25 - 2, "2**25 - 1 is rounded up, then 2 are subtracted; at once it were 4"

@@ -139,5 +139,5 @@ def test_rule_match_through_the_kernel(
         few = partial(kernels.choose, layout=kernels.Layout(2, 64))
         monkeypatch.setattr(kernels, "choose", few)
     with np.errstate(all="ignore"):
-        verified = match(case.drafts, packed(case).to(DEVICE), case.asks, kernel="triton")
+        verified = match(case.drafts, packed(case).to(DEVICE), case.inputs, kernel="triton")
     assert_alike(verified, one_by_one(case, "match"))

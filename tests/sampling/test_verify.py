@@ -13,20 +13,21 @@ import torch
 from foresay import Draft, DraftBatch, Verdict
 from foresay.arrays import Floats
 from foresay.errors import ForesayError, InputError, LogitsError
-from foresay.lossless.toy import DRAFTS, DraftPlan, Toy, some_asks
-from foresay.sampling import Ask, AskBatch, SamplingParams, reference
-from foresay.sampling.acceptance.match import Kernel, match
+from foresay.lossless.toy import DRAFTS, DraftPlan, Toy, random_inputs
+from foresay.sampling import SamplingParams, VerificationBatch, VerificationInput, reference
+from foresay.sampling.acceptance.match import match
 from foresay.sampling.acceptance.rejection import rejection
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.acceptance.verify import verify
-from sampling.cases import Case, ask, random_ask, random_rows, sampled_draft, table
+from sampling.cases import Case, one_input, random_input, random_rows, sampled_draft, table
 
 CASES = table()
+RULES: dict[str, Any] = {"match": match, "rejection": rejection}
 
 
 def one_by_one(case: Case, rule: str) -> list[Verdict | ForesayError]:
     results: list[Verdict | ForesayError] = []
-    for draft, logits, asked in zip(case.drafts, case.logits, case.asks, strict=True):
+    for draft, logits, asked in zip(case.drafts, case.logits, case.inputs, strict=True):
         try:
             results.append(getattr(reference, rule)(draft, logits, asked))
         except ForesayError as error:
@@ -51,25 +52,15 @@ def assert_alike(verified: Verified, expected: list[Verdict | ForesayError]) -> 
             assert verdict == wanted
 
 
+@pytest.mark.parametrize("rule", ["match", "rejection"])
 @pytest.mark.parametrize("kernel", ["core", "torch"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_match(case: Case, kernel: Kernel) -> None:
+def test_chosen_drafts(case: Case, kernel: Any, rule: str) -> None:
     logits = packed(case)
-    before = logits.clone()
-    expected = one_by_one(case, "match")
-    verified = match(case.drafts, logits, case.asks, kernel=kernel)
+    before, expected = logits.clone(), one_by_one(case, rule)
+    verified = RULES[rule](case.drafts, logits, case.inputs, kernel=kernel)
     assert_alike(verified, expected)
     assert {i for i, e in enumerate(expected) if isinstance(e, ForesayError)} >= case.failing
-    assert torch.equal(logits.nan_to_num(7), before.nan_to_num(7)), "the logits were written to"
-
-
-@pytest.mark.parametrize("kernel", ["core", "torch"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rejection_of_chosen_drafts(case: Case, kernel: Literal["core", "torch"]) -> None:
-    logits = packed(case)
-    before = logits.clone()
-    verified = rejection(case.drafts, logits, case.asks, kernel=kernel)
-    assert_alike(verified, one_by_one(case, "rejection"))
     assert torch.equal(logits.nan_to_num(7), before.nan_to_num(7)), "the logits were written to"
 
 
@@ -80,7 +71,7 @@ def test_rejection_of_sampled_drafts(seed: int, kernel: Literal["core", "torch"]
     vocabulary = int(rng.choice([1, 2, 4, 12, 300]))
     drafts = [sampled_draft(rng, vocabulary, bool(seed % 2)) for _ in range(6)]
     logits = [random_rows(rng, len(d) + 1, vocabulary) for d in drafts]
-    asks = [random_ask(rng, vocabulary) for _ in drafts]
+    inputs = [random_input(rng, vocabulary) for _ in drafts]
     if seed % 4 == 0:  # p == q in every row that is tried first
         for draft, rows in zip(drafts, logits, strict=True):
             assert draft.probs is not None
@@ -89,8 +80,8 @@ def test_rejection_of_sampled_drafts(seed: int, kernel: Literal["core", "torch"]
                 rows[draft.parents + 1] = np.log(draft.probs)
     if seed % 3 == 0:  # weights that do not sum to 1 are the probs that they are proportional to
         drafts = [Draft(d.tokens, d.parents, probs=d.probs * np.float32(3)) for d in drafts]
-    case = Case("sampled", drafts, logits, asks)
-    verified = rejection(drafts, packed(case), asks, kernel=kernel)
+    case = Case("sampled", drafts, logits, inputs)
+    verified = rejection(drafts, packed(case), inputs, kernel=kernel)
     assert_alike(verified, one_by_one(case, "rejection"))
 
 
@@ -98,9 +89,9 @@ def test_rejection_of_sampled_drafts(seed: int, kernel: Literal["core", "torch"]
 def test_logits_are_judged_after_the_division(kernel: Literal["core", "torch"]) -> None:
     drafts = [Draft.chain([1])] * 3
     logits = [np.full((2, 4), value, np.float32) for value in (3e38, -3e38, 1)]
-    asks = [ask(seed, temperature=1e-3) for seed in range(3)]
-    case = Case("too large when divided", drafts, logits, asks)
-    verified = rejection(drafts, packed(case), asks, kernel=kernel)
+    inputs = [one_input(seed, temperature=1e-3) for seed in range(3)]
+    case = Case("too large when divided", drafts, logits, inputs)
+    verified = rejection(drafts, packed(case), inputs, kernel=kernel)
     assert list(verified.failures) == [0, 1]
     assert_alike(verified, one_by_one(case, "rejection"))
 
@@ -114,10 +105,10 @@ def test_invalid_probs_fail_their_request_alone(kernel: Literal["core", "torch"]
         probs[0, 3] = value
         drafts += [Draft.chain([3, 1], probs=good), Draft.chain([3, 1], probs=probs)]
     logits = [np.zeros((3, 5), np.float32)] * len(drafts)
-    asks = [ask(seed) for seed in range(len(drafts))]
-    verified = rejection(drafts, torch.zeros(3 * len(drafts), 5), asks, kernel=kernel)
+    inputs = [one_input(seed) for seed in range(len(drafts))]
+    verified = rejection(drafts, torch.zeros(3 * len(drafts), 5), inputs, kernel=kernel)
     assert list(verified.failures) == [1, 3, 5, 7]
-    expected = one_by_one(Case("bad probs", drafts, logits, asks), "rejection")
+    expected = one_by_one(Case("bad probs", drafts, logits, inputs), "rejection")
     for i, wanted in enumerate(expected):
         if isinstance(wanted, ForesayError):
             assert isinstance(verified.failures[i], InputError) and isinstance(wanted, InputError)
@@ -126,10 +117,10 @@ def test_invalid_probs_fail_their_request_alone(kernel: Literal["core", "torch"]
 
 
 def test_arguments_that_do_not_fit() -> None:
-    one = [Ask(SamplingParams(), 0, [1])]
+    one = [VerificationInput(SamplingParams(), 0, [1])]
     rows = torch.zeros(2, 5)
-    wrong: list[tuple[list[Draft], torch.Tensor, list[Ask], str]] = [
-        ([Draft.chain([1])], rows, [], "there are 1 drafts and 0 asks"),
+    wrong: list[tuple[list[Draft], torch.Tensor, list[VerificationInput], str]] = [
+        ([Draft.chain([1])], rows, [], "there are 1 drafts and 0 inputs"),
         ([Draft.chain([1])], torch.zeros(3, 5), one, "1 requests with 1 nodes need 2 rows"),
         ([Draft.chain([1])], torch.zeros(2, 5, dtype=torch.int64), one, "rows of floats"),
         ([Draft.chain([1])], torch.zeros(2, 0), one, "expected at least 1"),
@@ -140,27 +131,20 @@ def test_arguments_that_do_not_fit() -> None:
             r"probs have shape \(1, 4\); expected \(1, 5\)",
         ),
     ]
-    for drafts, logits, asks, sentence in wrong:
+    for drafts, logits, inputs, sentence in wrong:
         for rule in (match, rejection):
             with pytest.raises(InputError, match=sentence):
-                rule(drafts, logits, asks)
-
-
-def test_half_precision_logits_are_those_of_float32() -> None:
-    rng = np.random.default_rng(0)
-    drafts = [Draft.chain([1, 2])] * 3
-    logits = torch.from_numpy(rng.normal(size=(9, 40)).astype(np.float32)).bfloat16()
-    asks = [ask(seed) for seed in range(3)]
-    for rule in (match, rejection):
-        assert rule(drafts, logits, asks).verdicts == rule(drafts, logits.float(), asks).verdicts
+                rule(drafts, logits, inputs)
 
 
 def test_batches_are_taken_as_they_are() -> None:
-    drafts, asks = [Draft.chain([1, 2])] * 2, [ask(seed) for seed in range(2)]
+    drafts, inputs = [Draft.chain([1, 2])] * 2, [one_input(seed) for seed in range(2)]
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
-    packed_up = match(DraftBatch.of(drafts), logits, AskBatch.of(asks))
-    assert packed_up.verdicts == match(drafts, logits, asks).verdicts
-    assert AskBatch.of(asks)[1] is asks[1] and len(AskBatch.of(asks)[:1]) == 1
+    packed_up = match(DraftBatch.of(drafts), logits, VerificationBatch.of(inputs))
+    assert packed_up.verdicts == match(drafts, logits, inputs).verdicts
+    assert (
+        VerificationBatch.of(inputs)[1] is inputs[1] and len(VerificationBatch.of(inputs)[:1]) == 1
+    )
 
 
 def test_what_is_left_of_probs() -> None:
@@ -172,7 +156,7 @@ def test_what_is_left_of_probs() -> None:
 
 
 def test_a_kernel_that_is_none() -> None:
-    asked, logits = [ask()], torch.zeros(1, 5)
+    asked, logits = [one_input()], torch.zeros(1, 5)
     with pytest.raises(InputError, match="kernel is 'Triton'; expected core, triton, torch"):
         match([Draft.empty()], logits, asked, kernel="Triton")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="kernel is 'triton'; expected core, torch"):
@@ -185,78 +169,82 @@ def test_a_kernel_that_is_none() -> None:
 
 def test_many_requests_with_many_biases() -> None:
     rng = np.random.default_rng(0)
-    asks = []
+    inputs = []
     for i in range(40):
         bias = {int(token): float(rng.normal()) for token in rng.permutation(30)[:9]}
-        asks.append(Ask(SamplingParams(logit_bias=bias, stop=[i % 30]), i, [1]))
-    case = Case("biased", [Draft.chain([1, 2])] * 40, [random_rows(rng, 3, 30)] * 40, asks)
-    assert_alike(match(case.drafts, packed(case), asks), one_by_one(case, "match"))
+        inputs.append(VerificationInput(SamplingParams(logit_bias=bias, stop=[i % 30]), i, [1]))
+    case = Case("biased", [Draft.chain([1, 2])] * 40, [random_rows(rng, 3, 30)] * 40, inputs)
+    assert_alike(match(case.drafts, packed(case), inputs), one_by_one(case, "match"))
 
 
 @pytest.mark.parametrize("rule", [match, rejection])
 def test_token_ids_beyond_the_vocabulary_fail_their_request_alone(rule: Any) -> None:
-    good, draft = ask(5), Draft.chain([1, 2])
+    good, draft = one_input(5), Draft.chain([1, 2])
     drafts = [draft, Draft.chain([1, 5]), draft, draft, draft]
-    asks = [
+    inputs = [
         good,
-        ask(6),
-        Ask(SamplingParams(repetition_penalty=2.0), 7, [9], [1]),
-        ask(8, logit_bias={5: 1.0}),
+        one_input(6),
+        VerificationInput(SamplingParams(repetition_penalty=2.0), 7, [9], [1]),
+        one_input(8, logit_bias={5: 1.0}),
         good,
     ]
     logits = torch.randn(15, 5, generator=torch.Generator().manual_seed(0))
     logits[9] = torch.nan  # the fourth's own failure comes later than its refusal
-    verified = rule(drafts, logits, asks)
+    verified = rule(drafts, logits, inputs)
     assert {i: str(error) for i, error in verified.failures.items()} == {
         1: "the draft has token 5; the logits have 5 columns",
         2: "the text has token 9; the logits have 5 columns",
         3: "logit_bias names token 5; the logits have 5 columns",
     }
     for i, rows in ((0, logits[:3]), (4, logits[12:])):
-        alone = rule([drafts[i]], rows, [asks[i]])
+        alone = rule([drafts[i]], rows, [inputs[i]])
         assert verified.verdicts[i] == alone.verdicts[0]
         start = int(verified.verdicts.offsets[i])
         own = verified.rows[start : start + len(alone.rows)]
         np.testing.assert_array_equal(own, alone.rows + 3 * i)
     bad = logits.clone()
     bad[12] = torch.nan
-    failures = rule(drafts, bad, asks).failures
+    failures = rule(drafts, bad, inputs).failures
     assert list(failures) == [1, 2, 3, 4] and str(failures[4]).startswith("the logits")
 
 
 def test_logits_with_gradients_and_what_is_no_tensor() -> None:
-    drafts, asks = [Draft.chain([1])], [ask()]
+    drafts, inputs = [Draft.chain([1])], [one_input()]
     rules: list[Any] = [match, rejection]
     for rule in rules:
-        rule(drafts, torch.zeros(2, 5, requires_grad=True), asks)
+        rule(drafts, torch.zeros(2, 5, requires_grad=True), inputs)
         for wrong in (np.zeros((2, 5), np.float32), None, torch.zeros(2, 5).to_sparse()):
             with pytest.raises(InputError, match="expected a dense torch tensor"):
-                rule(drafts, wrong, asks)
+                rule(drafts, wrong, inputs)
         with pytest.raises(InputError, match="expected lists of them"):
-            rule(drafts[0], torch.zeros(2, 5), asks[0])
+            rule(drafts[0], torch.zeros(2, 5), inputs[0])
         with pytest.raises(InputError, match="threads is -1; expected 0 to 256"):
-            rule(drafts, torch.zeros(2, 5), asks, threads=-1)
+            rule(drafts, torch.zeros(2, 5), inputs, threads=-1)
     with pytest.raises(InputError, match="kernel 'triton' reads those on cuda"):
-        match(drafts, torch.zeros(2, 5), asks, kernel="triton")
+        match(drafts, torch.zeros(2, 5), inputs, kernel="triton")
 
 
 @pytest.mark.parametrize("kernel", ["core", "torch"])
-def test_logits_in_float64_are_those_of_float32(kernel: Any) -> None:
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e6), (torch.bfloat16, 1)])
+def test_logits_of_other_precision_are_those_of_float32(
+    kernel: Any, dtype: torch.dtype, scale: float
+) -> None:
+    """At 1e6 float64 and float32 differ in whole units."""
     rng = np.random.default_rng(0)
-    wide = torch.from_numpy(rng.normal(size=(30, 40)) * 1e6)  # the difference is in whole units
-    drafts, asks = [Draft.chain([1, 2])] * 10, [ask(seed, top_k=30) for seed in range(10)]
-    for rule in (match, rejection):
-        short = rule(drafts, wide.float(), asks, kernel=kernel)
-        assert rule(drafts, wide, asks, kernel=kernel).verdicts == short.verdicts
+    logits = torch.from_numpy(rng.normal(size=(30, 40)) * scale).to(dtype)
+    drafts, inputs = [Draft.chain([1, 2])] * 10, [one_input(seed, top_k=30) for seed in range(10)]
+    for rule in RULES.values():
+        short = rule(drafts, logits.float(), inputs, kernel=kernel)
+        assert rule(drafts, logits, inputs, kernel=kernel).verdicts == short.verdicts
 
 
 def test_each_request_is_verified_by_its_own_rule() -> None:
     """Both rules, sampled and chosen, in one batch: each verdict is that of the readable rule."""
     rng, toy = random.Random(5), Toy(12, 1, bad=0.05)
     for _ in range(30):
-        asks, drafts, logits = list[Ask](), list[Draft](), list[Floats]()
+        inputs, drafts, logits = list[VerificationInput](), list[Draft](), list[Floats]()
         draft_probs: dict[int, Floats] = {}
-        for asked in some_asks(rng, toy.vocabulary):
+        for asked in random_inputs(rng, toy.vocabulary):
             rule: Literal["match", "rejection"] = rng.choice(["match", "rejection"])
             one = replace(asked, params=replace(asked.params, rule=rule))
             tokens, parents = DRAFTS[rng.randrange(6)](rng, DraftPlan(one, (1, 2, 3), toy))
@@ -264,14 +252,14 @@ def test_each_request_is_verified_by_its_own_rule() -> None:
             if rule == "rejection" and len(draft) and rng.random() < 0.5:
                 some = np.random.default_rng(rng.randrange(99))
                 probs = some.dirichlet(np.ones(toy.vocabulary), len(draft))
-                draft_probs[len(asks)] = probs.astype(np.float32)
-            asks.append(one)
+                draft_probs[len(inputs)] = probs.astype(np.float32)
+            inputs.append(one)
             drafts.append(draft)
             logits.append(toy.rows(np.asarray(one.prompt), draft))
         batch, rows = DraftBatch.of(drafts), np.concatenate(logits)
-        found = verify(batch, torch.from_numpy(rows), AskBatch.of(asks), draft_probs)
+        found = verify(batch, torch.from_numpy(rows), VerificationBatch.of(inputs), draft_probs)
         begin = 0
-        for at, (one, draft, own) in enumerate(zip(asks, drafts, logits, strict=True)):
+        for at, (one, draft, own) in enumerate(zip(inputs, drafts, logits, strict=True)):
             rule_of = reference.match if one.params.rule == "match" else reference.rejection
             sampled = Draft(draft.tokens, draft.parents, None, draft_probs.get(at))
             try:

@@ -13,10 +13,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from foresay.draft import Draft
-from foresay.edge.checks import check_of_commit, check_of_opened, hash_of_open
+from foresay.drafters.lineup import with_external_drafts
+from foresay.edge.ids import pack, unpack
 from foresay.edge.json_frames import decode_json, encode_json
-from foresay.edge.prefix import hash_after
-from foresay.edge.wire import (
+from foresay.edge.messages import (
     VERSION,
     Commit,
     DraftMessage,
@@ -26,13 +26,10 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Sampling,
-    decode,
-    encode,
-    pack,
-    unpack,
 )
+from foresay.edge.prefix import hash_after
+from foresay.edge.wire import check_of_commit, check_of_opened, decode, encode, hash_of_open
 from foresay.engine.llm import LLM
-from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.start import tenant_drafter
 from serve.running import MEMORY, Running, running, wait_for
 from tiny import one_thread
@@ -43,7 +40,7 @@ SECONDS = 20.0
 
 def edge_llm(folder: Path, tenants: int = 1, **options: Any) -> tuple[LLM, Any]:
     """A model with the server's own drafter and offers, as `foresay serve` makes it."""
-    drafter = OfferedDrafter(tenant_drafter(tenants, 1 << 20))
+    drafter = with_external_drafts(tenant_drafter(tenants, 1 << 20))
     given: dict[str, Any] = {"memory": MEMORY, "policy": "fixed", "with_sources": True, **options}
     return LLM(folder, drafter, dtype="float32", **given), drafter
 

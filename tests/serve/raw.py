@@ -17,12 +17,6 @@ LENGTH, CHUNKED = b"Content-Length: 14", b"Transfer-Encoding: chunked"
 MOST = 64 << 10
 
 
-def connected(server: Running) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    client.settimeout(5)
-    return client
-
-
 def to_the_end(client: socket.socket) -> bytes:
     """All that comes until the server has ended the connection; a timeout if it does not."""
     received = b""
@@ -33,7 +27,7 @@ def to_the_end(client: socket.socket) -> bytes:
 
 def told(server: Running, *parts: bytes, pause: float = 0.05) -> bytes:
     """What comes in answer to these bytes, until the server has ended the connection."""
-    with connected(server) as client:
+    with server.connected() as client:
         for at, part in enumerate(parts):
             if at:
                 time.sleep(pause)

@@ -58,14 +58,29 @@ class Running:
 
     def events(self, path: str, **body: Any) -> list[Any]:
         """The events of a stream, which must end as streams do."""
-        content = json.dumps({**body, "stream": True}).encode()
-        headers = {"content-type": "application/json"}
-        with self.http.stream("POST", path, content=content, headers=headers) as response:
-            assert response.status_code == 200, response.read()
+        with self.opened(path, **body) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
             lines = [line for line in response.iter_lines() if line.startswith("data: ")]
         assert lines[-1] == "data: [DONE]"
         return [json.loads(line[6:]) for line in lines[:-1]]
+
+    @contextmanager
+    def opened(self, path: str = "/v1/completions", **body: Any) -> Iterator[httpx.Response]:
+        """A stream that has begun, and ends with the body of the `with`."""
+        content = json.dumps({**body, "stream": True}).encode()
+        headers = {"content-type": "application/json"}
+        with self.http.stream("POST", path, content=content, headers=headers) as response:
+            assert response.status_code == 200, response.read()
+            yield response
+
+    def connected(self, receive: int | None = None) -> socket.socket:
+        """A client of bare TCP."""
+        client = socket.socket()
+        if receive is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", int(self.url.rpartition(":")[2])))
+        return client
 
     def idle(self, seconds: float = 10.0) -> None:
         """Wait until nothing is under way, and nothing is held for it."""
@@ -78,11 +93,7 @@ def raw_request(
     server: Running, body: dict[str, Any], receive: int | None = None, least: int = 0
 ) -> socket.socket:
     """A client of bare TCP that has asked, but for so many bytes at least, and not read."""
-    client = socket.socket()
-    if receive is not None:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-    client.settimeout(20)
-    client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    client = server.connected(receive)
     content = json.dumps(body).encode()
     client.sendall(
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -22,7 +22,6 @@ from foresay.sampling.params import SamplingParams
 from foresay.serve.start import tenant_drafter
 from real import default_llm
 from serve.running import Running, running, wait_for
-from tiny import call
 
 PROMPT = "one two three one two three one"
 
@@ -216,20 +215,6 @@ def test_without_a_file_of_keys_sighup_ends_it(folder: Path, options: tuple[str,
         assert httpx.get(url + "/live").status_code == 200
         child.send_signal(signal.SIGHUP)
         assert child.wait(timeout=20) == -signal.SIGHUP
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--api-key", "short"), "8 or more ASCII characters"),
-        (("--keys", "/nonexistent/keys"), "/nonexistent/keys"),
-        (("--drafter", "magic"), "drafter is 'magic'; expected one of"),
-    ],
-)
-def test_wrong_options(folder: Path, options: tuple[str, ...], said: str) -> None:
-    done = call("serve", folder, "--dtype", "float32", *options)
-    assert done.status == 1 and said in done.err
-    assert "Traceback" not in done.err
 
 
 @pytest.mark.slow

@@ -14,8 +14,9 @@ import msgspec
 import foresay
 import foresay.errors
 import foresay.serve
-from foresay.serve.parse import ELSEWHERE, UNSUPPORTED, Chat, Completion, Detokenize, Sampling
-from foresay.serve.parse import Tokenize as Tokenizing
+from foresay.serve.parse import ELSEWHERE, UNSUPPORTED
+from foresay.serve.schema import Chat, Completion, Detokenize, Sampling
+from foresay.serve.schema import Tokenize as Tokenizing
 from serve.running import Running
 
 TEXT = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foresay.draft import Draft
-from foresay.edge.wire import FINISH, WAITS, Close, DraftMessage, unpack
+from foresay.edge.messages import FINISH, WAITS, Close, DraftMessage
 from foresay.engine.llm import LLM
 from foresay.sampling.noise import SPEC
 from foresay.serve.driver import Driver
@@ -144,9 +144,9 @@ def test_right_drafts_are_used(server: Running, plain: LLM) -> None:
     """Fails if offers are dropped anywhere on their way: then a token takes a step."""
     asked = opening(server, "xyz", temperature=0.8, seed=3, max_tokens=60, wait="block")
     answer = wanted(plain, asked)
-    before = server.server._routes.metrics._steps()
+    before = server.server._routes.steps.total.steps
     text, _ = asyncio.run(whole(server, asked, right(answer)))
-    steps = server.server._routes.metrics._steps() - before
+    steps = server.server._routes.steps.total.steps - before
     assert text.ids == answer and len(answer) == 60
     assert steps < 20
     middle = text.commits[1:-1]
@@ -198,18 +198,16 @@ def test_commits_say_what_became_of_the_latest_draft(server: Running, plain: LLM
     assert {(c.seq, c.accepted, c.server_us) for c in nothing.commits} == {(0, 0, 0)}
 
 
-def test_json_is_answered_in_json(server: Running, plain: LLM) -> None:
-    asked = opening(server, PROMPT, temperature=0.8, seed=5, max_tokens=20, pad=64)
-    answer = wanted(plain, asked)
-    text, line = asyncio.run(whole(server, asked, right(answer), as_json=True))
-    assert text.ids == answer and {size % 64 for size in line.sizes} == {0}
-
-
-@pytest.mark.parametrize("pad", [1, 64, 1000, 4096, 16384])
-def test_padding_hides_the_lengths(server: Running, plain: LLM, pad: int) -> None:
+@pytest.mark.parametrize(
+    ("pad", "as_json"), [(64, True), *((pad, False) for pad in (1, 64, 1000, 4096, 16384))]
+)
+async def test_padding_hides_the_lengths(
+    server: Running, plain: LLM, pad: int, as_json: bool
+) -> None:
+    """And who asks in JSON is answered in JSON."""
     asked = opening(server, PROMPT, temperature=0.8, seed=5, max_tokens=20, pad=pad)
     answer = wanted(plain, asked)
-    text, line = asyncio.run(whole(server, asked, right(answer)))
+    text, line = await whole(server, asked, right(answer), as_json=as_json)
     assert text.ids == answer and {size % pad for size in line.sizes} == {0}
     if pad >= 1000:
         assert set(line.sizes) == {pad}
@@ -245,35 +243,17 @@ def test_who_asks_and_leaves_leaves_nothing(server: Running) -> None:
     nothing_left(server, 20)
 
 
-def test_a_lost_connection_is_waited_for_and_then_forgotten(server: Running) -> None:
-    async def run() -> None:
-        async with cloud(server) as line:
-            text = await opened(line, opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
-            await follow(line, text, until=3)
-            line.socket.transport.abort()
-
-    asyncio.run(run())
+async def test_a_lost_connection_is_waited_for_and_then_forgotten(server: Running) -> None:
+    async with cloud(server) as line:
+        text = await opened(line, opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
+        await follow(line, text, until=3)
+        line.socket.transport.abort()
     time.sleep(0.1)
     assert streams_of(server) == 1 and server.server._routes.driver.under_way == 1
     nothing_left(server, 5)
 
 
-def test_many_at_once(server: Running, plain: LLM) -> None:
-    async def run() -> None:
-        cases = []
-        for number in range(18):
-            asked = opening(
-                server,
-                f"{number % 4} and",
-                temperature=0.8 if number % 3 else 0.0,
-                seed=number,
-                max_tokens=16,
-                wait=WAITS[number % 3],
-            )
-            cases.append((asked, answers[number], list(SAYS.values())[number % len(SAYS)]))
-        texts = await asyncio.gather(*(whole(server, a, say(w)) for a, w, say in cases))
-        assert [text.ids for text, _ in texts] == answers
-
+async def test_many_at_once(server: Running, plain: LLM) -> None:
     answers = [
         wanted(
             plain,
@@ -287,7 +267,19 @@ def test_many_at_once(server: Running, plain: LLM) -> None:
         )
         for n in range(18)
     ]
-    asyncio.run(run())
+    cases = []
+    for number in range(18):
+        asked = opening(
+            server,
+            f"{number % 4} and",
+            temperature=0.8 if number % 3 else 0.0,
+            seed=number,
+            max_tokens=16,
+            wait=WAITS[number % 3],
+        )
+        cases.append((asked, answers[number], list(SAYS.values())[number % len(SAYS)]))
+    texts = await asyncio.gather(*(whole(server, a, say(w)) for a, w, say in cases))
+    assert [text.ids for text, _ in texts] == answers
     nothing_left(server)
 
 
@@ -306,13 +298,6 @@ def test_time_is_not_wasted(folder: Path, plain: LLM) -> None:
         start = time.monotonic()
         text, _ = asyncio.run(whole(server, asked))
         assert text.ids == answer and time.monotonic() - start < 3
-
-
-def test_ids_are_packed(server: Running, plain: LLM) -> None:
-    asked = opening(server, PROMPT, temperature=0.0, max_tokens=16)
-    text, _ = asyncio.run(whole(server, asked))
-    told = [unpack(commit.tokens, text.vocabulary).tolist() for commit in text.commits]
-    assert [token for ids in told for token in ids] == text.ids == wanted(plain, asked)
 
 
 def test_the_first_draft_is_waited_for(

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
 from foresay.draft import Draft
 from foresay.edge.json_frames import decode_json, encode_json
-from foresay.edge.wire import (
+from foresay.edge.messages import (
     VERSION,
     Close,
     DraftMessage,
@@ -32,9 +32,8 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Sampling,
-    decode,
-    encode,
 )
+from foresay.edge.wire import decode, encode
 from foresay.engine.llm import LLM
 from foresay.serve.limits import Limits
 from serve.edge_client import (
@@ -280,4 +279,4 @@ def _healthy(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     assert server.http.get("/health").status_code == 200
     assert "failed" not in caplog.text and "Exception" not in caplog.text
     assert "Traceback" not in caplog.text
-    assert server.llm.engine.drafter.takes_offers  # it was not given up
+    assert server.llm.engine.drafter.takes_external_drafts  # it was not given up

@@ -12,18 +12,10 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from foresay.edge.ids import pack, unpack
 from foresay.edge.json_frames import Frames
-from foresay.edge.wire import (
-    VERSION,
-    Close,
-    Commit,
-    DraftMessage,
-    Error,
-    Open,
-    encode,
-    pack,
-    unpack,
-)
+from foresay.edge.messages import VERSION, Close, Commit, DraftMessage, Error, Open
+from foresay.edge.wire import encode
 from foresay.engine.llm import LLM
 from foresay.serve.edge import connection
 from foresay.serve.keys import Keys
@@ -76,40 +68,6 @@ def open_fields(server: Running, **changes: Any) -> Open:
     return opening(server, "abc", **changes)
 
 
-def test_another_model_vocabulary_tokenizer(server: Running) -> None:
-    error = asyncio.run(refused(server, open_fields(server, model="another")))
-    assert error.code == "bad_request" and error.param == "model"
-    assert "'another'" in error.message and "'tiny'" in error.message
-    wrong = Open(VERSION, "", b"", 999, pack([1], 999))
-    error = asyncio.run(refused(server, wrong))
-    assert error.param == "vocabulary" and "999" in error.message and "257" in error.message
-    known = server.llm.tokenizer_hash
-    assert known is not None
-    error = asyncio.run(refused(server, open_fields(server, tokenizer=b"\1" * 16)))
-    assert error.param == "tokenizer"
-    assert (b"\1" * 16).hex() in error.message and known.hex() in error.message
-    text, _ = asyncio.run(
-        whole(server, open_fields(server, tokenizer=known, model="tiny", max_tokens=2))
-    )
-    assert len(text.ids) == 2
-    nothing_left(server)
-
-
-def test_prompts_that_do_not_fit(server: Running, plain: LLM) -> None:
-    for prompt, most, words in (
-        ([], 3, "the prompt is empty"),
-        ([1] * CONTEXT, 1, f"the prompt has {CONTEXT} tokens"),
-        ([1] * 200_000, 1, "the prompt has 200000 tokens"),
-        ([1] * 10, CONTEXT, f"max_tokens is {CONTEXT}"),
-    ):
-        error = asyncio.run(refused(server, opening(server, prompt, max_tokens=most)))
-        assert error.code == "bad_request" and words in error.message, error
-    asked = opening(server, [5, 6] * (CONTEXT // 2 - 1), max_tokens=2, temperature=0.0)
-    text, _ = asyncio.run(whole(server, asked, lambda text: [text.draft([1, 2])]))
-    assert text.ids == wanted(plain, asked)
-    nothing_left(server)
-
-
 def test_large_frames_are_read_in_a_thread(
     server: Running, plain: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,19 +100,42 @@ def test_large_frames_are_read_in_a_thread(
     nothing_left(server)
 
 
-def test_parameters_that_are_not_valid(server: Running) -> None:
-    for changes, words in (
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         ({"max_tokens": 0}, "max_tokens"),
         ({"top_p": 0.0}, "top_p"),
         ({"stop": ("x",) * 17}, "stop"),
         ({"stop": ("x" * 257,)}, "stop"),
         ({"logit_bias": {999: 1.0}}, "logit_bias"),
         ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
-    ):
-        error = asyncio.run(refused(server, open_fields(server, **changes)))
-        assert error.code in ("bad_request", "bad_frame") and words in error.message, error
+        ({"prompt": [], "max_tokens": 3}, "the prompt is empty"),
+        ({"prompt": [1] * CONTEXT, "max_tokens": 1}, f"the prompt has {CONTEXT} tokens"),
+        ({"prompt": [1] * 200_000, "max_tokens": 1}, "the prompt has 200000 tokens"),
+        ({"prompt": [1] * 10, "max_tokens": CONTEXT}, f"max_tokens is {CONTEXT}"),
+        ({"model": "another"}, "'tiny'"),
+        ({"tokenizer": b"\1" * 16}, (b"\1" * 16).hex()),
+    ],
+)
+async def test_requests_that_are_not_valid(
+    server: Running, changes: dict[str, Any], words: str
+) -> None:
+    error = await refused(server, opening(server, **{"prompt": "abc", **changes}))
+    assert error.code in ("bad_request", "bad_frame") and words in error.message, error
     server.idle()
     assert server.http.get("/health").status_code == 200
+
+
+async def test_what_fits_exactly(server: Running, plain: LLM) -> None:
+    error = await refused(server, Open(VERSION, "", b"", 999, pack([1], 999)))
+    assert error.param == "vocabulary" and "999" in error.message and "257" in error.message
+    prompt, known = [5, 6] * (CONTEXT // 2 - 1), server.llm.tokenizer_hash
+    assert known is not None
+    names = {"tokenizer": known, "model": "tiny"}
+    asked = opening(server, prompt, max_tokens=2, temperature=0.0, **names)
+    text, _ = await whole(server, asked, lambda text: [text.draft([1, 2])])
+    assert text.ids == wanted(plain, asked)
+    nothing_left(server)
 
 
 def test_messages_out_of_order(server: Running) -> None:
@@ -187,29 +168,22 @@ async def _text_refused(server: Running, text: str) -> Error:
         return await line.error()
 
 
-def test_silence_is_not_waited_for(server: Running) -> None:
-    async def run() -> Error:
-        async with cloud(server) as line:
-            return await line.error()
-
-    error = asyncio.run(run())
+async def test_silence_is_not_waited_for(server: Running) -> None:
+    async with cloud(server) as line:
+        error = await line.error()
     assert error.code == "timeout" and "within 0.5 s" in error.message
 
 
-def test_too_many_answers(server: Running) -> None:
+async def test_too_many_answers(server: Running) -> None:
     """Two run, and one may wait."""
-
-    async def run() -> Error:
-        asked = open_fields(server, max_tokens=4000, ignore_eos=True)
-        async with cloud(server) as one, cloud(server) as two, cloud(server) as three:
-            for line in (one, two, three):
-                await opened(line, asked)
-            error = await refused(server, asked)
-            for line in (one, two, three):
-                await line.send(Close())
-            return error
-
-    error = asyncio.run(run())
+    asked = open_fields(server, max_tokens=4000, ignore_eos=True)
+    async with cloud(server) as one, cloud(server) as two, cloud(server) as three:
+        for line in (one, two, three):
+            await opened(line, asked)
+        error = await refused(server, asked)
+        for line in (one, two, three):
+            await line.send(Close())
+        error = error
     assert error.code == "busy" and "may have 3 under way" in error.message
     nothing_left(server)
 
@@ -266,41 +240,35 @@ def test_keys_come_before_the_upgrade(guarded: Running) -> None:
     assert asyncio.run(status(ONE)) == 101
 
 
-def test_the_stream_of_another_tenant_is_not_known(guarded: Running) -> None:
-    async def run() -> None:
-        asked = opening(guarded, "abc", max_tokens=20)
-        async with cloud(guarded, key=ONE) as line:
-            text = await follow(line, await opened(line, asked), until=3)
-            line.socket.transport.abort()
-        error = await refused(guarded, text.resume(), key=TWO)
-        assert error.code == "unknown_stream"
-        absent = Text(text.opened, text.prompt).resume(stream=bytes(16))
-        other = await refused(guarded, absent, key=TWO)
-        assert other.message == error.message.replace(text.opened.stream.hex(), "00" * 16)
-        async with cloud(guarded, key=ONE) as line:
-            await line.send(text.resume())
-            assert isinstance(await line.receive(), Commit)
-            await line.send(Close())
-            await line.ends()
-
-    asyncio.run(run())
+async def test_the_stream_of_another_tenant_is_not_known(guarded: Running) -> None:
+    asked = opening(guarded, "abc", max_tokens=20)
+    async with cloud(guarded, key=ONE) as line:
+        text = await follow(line, await opened(line, asked), until=3)
+        line.socket.transport.abort()
+    error = await refused(guarded, text.resume(), key=TWO)
+    assert error.code == "unknown_stream"
+    absent = Text(text.opened, text.prompt).resume(stream=bytes(16))
+    other = await refused(guarded, absent, key=TWO)
+    assert other.message == error.message.replace(text.opened.stream.hex(), "00" * 16)
+    async with cloud(guarded, key=ONE) as line:
+        await line.send(text.resume())
+        assert isinstance(await line.receive(), Commit)
+        await line.send(Close())
+        await line.ends()
     nothing_left(guarded)
 
 
-def test_a_tenants_streams_count_as_its_answers(guarded: Running) -> None:
-    async def run() -> Error:
-        asked = opening(guarded, "abc", max_tokens=4000, ignore_eos=True)
-        async with cloud(guarded, key=ONE) as one, cloud(guarded, key=ONE) as two:
-            await opened(one, asked)
-            await opened(two, asked)
-            error = await refused(guarded, asked, key=ONE)
-            text, _ = await whole(guarded, opening(guarded, "abc", max_tokens=2), key=TWO)
-            assert len(text.ids) == 2
-            await one.send(Close())
-            await two.send(Close())
-        return error
-
-    error = asyncio.run(run())
+async def test_a_tenants_streams_count_as_its_answers(guarded: Running) -> None:
+    asked = opening(guarded, "abc", max_tokens=4000, ignore_eos=True)
+    async with cloud(guarded, key=ONE) as one, cloud(guarded, key=ONE) as two:
+        await opened(one, asked)
+        await opened(two, asked)
+        error = await refused(guarded, asked, key=ONE)
+        text, _ = await whole(guarded, opening(guarded, "abc", max_tokens=2), key=TWO)
+        assert len(text.ids) == 2
+        await one.send(Close())
+        await two.send(Close())
+    error = error
     assert error.code == "busy" and "one tenant may have 2 under way" in error.message
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from foresay.edge.wire import Close, Commit, Error, Open
+from foresay.edge.messages import Close, Commit, Error, Open
 from foresay.engine.llm import LLM
 from foresay.serve.limits import Limits
 from serve.edge_client import (
@@ -57,100 +57,84 @@ async def refused(server: Running, message: Any) -> Error:
         return await line.error()
 
 
-def test_in_the_middle_again_and_again(server: Running, plain: LLM, slow: Open) -> None:
-    async def run() -> Text:
-        text = await begun(server, slow)
-        for until in (12, 20, 21):
-            async with cloud(server) as line:
-                await line.send(text.resume())
-                await follow(line, text, until=until)
-                line.socket.transport.abort()
+async def test_in_the_middle_again_and_again(server: Running, plain: LLM, slow: Open) -> None:
+    text = await begun(server, slow)
+    for until in (12, 20, 21):
         async with cloud(server) as line:
             await line.send(text.resume())
-            return await follow(line, text, right(wanted(plain, slow)))
-
-    text = asyncio.run(run())
+            await follow(line, text, until=until)
+            line.socket.transport.abort()
+    async with cloud(server) as line:
+        await line.send(text.resume())
+        text = await follow(line, text, right(wanted(plain, slow)))
     assert text.ids == wanted(plain, slow) and text.finish == "length"
     nothing_left(server, 5)
 
 
-def test_the_answer_comes_at_once_even_without_tokens(server: Running, slow: Open) -> None:
-    async def run() -> None:
-        text = await begun(server, slow)
-        async with cloud(server) as line:
-            await line.send(text.resume())
-            message = await line.receive(0.5)
-            assert isinstance(message, Commit) and message.upto >= text.position
-            await line.send(Close())
-
-    asyncio.run(run())
+async def test_the_answer_comes_at_once_even_without_tokens(server: Running, slow: Open) -> None:
+    text = await begun(server, slow)
+    async with cloud(server) as line:
+        await line.send(text.resume())
+        message = await line.receive(0.5)
+        assert isinstance(message, Commit) and message.upto >= text.position
+        await line.send(Close())
     nothing_left(server, 5)
 
 
-def test_after_the_end(server: Running, plain: LLM) -> None:
+async def test_after_the_end(server: Running, plain: LLM) -> None:
     asked = opening(server, "abc", temperature=0.8, seed=1, max_tokens=30)
     answer = wanted(plain, asked)
-
-    async def run() -> None:
-        text = await begun(server, asked, until=30)
-        assert text.finish == "length"
-        for have in (len(text.prompt), len(text.prompt) + 7, text.position):
-            again = Text(text.opened, text.prompt)
-            again.ids = text.ids[: have - len(text.prompt)]
-            async with cloud(server) as line:
-                await line.send(again.resume())
-                await follow(line, again)
-                assert again.ids == answer and again.finish == "length"
-                assert len(again.commits) == 1
-                line.socket.transport.abort()
-
-    asyncio.run(run())
-    nothing_left(server, 5)
-
-
-def test_a_client_that_lost_its_text_gets_it_again(server: Running, slow: Open) -> None:
-    async def run() -> None:
-        text = await begun(server, slow, until=9)
+    text = await begun(server, asked, until=30)
+    assert text.finish == "length"
+    for have in (len(text.prompt), len(text.prompt) + 7, text.position):
         again = Text(text.opened, text.prompt)
+        again.ids = text.ids[: have - len(text.prompt)]
         async with cloud(server) as line:
             await line.send(again.resume())
-            await follow(line, again, until=9)
-            assert again.ids[:9] == text.ids[:9]
-            await line.send(Close())
-
-    asyncio.run(run())
+            await follow(line, again)
+            assert again.ids == answer and again.finish == "length"
+            assert len(again.commits) == 1
+            line.socket.transport.abort()
     nothing_left(server, 5)
 
 
-def test_wrong_keys_places_and_prefixes(server: Running, slow: Open) -> None:
-    async def run() -> None:
-        text = await begun(server, slow)
-        key, name = bytearray(text.opened.key), bytearray(text.opened.stream)
-        key[15] ^= 1
-        name[0] ^= 1
-        changes: dict[str, Any]
-        for changes in ({"key": bytes(key)}, {"stream": bytes(name)}, {"key": bytes(16)}):
-            error = await refused(server, text.resume(**changes))
-            assert error.code == "unknown_stream" and text.opened.key.hex() not in error.message
-            assert "open it again with the same seed" in error.message
-        start = len(text.prompt)
-        for changes in (
-            {"prefix": text.hash() ^ 1},
-            {"have": text.position - 1},
-            {"have": start - 1, "prefix": text.hash(start - 1)},
-            {"have": 0, "prefix": 0},
-            {"have": text.position + 1000},
-            {"have": 2**31 - 1},
-        ):
-            error = await refused(server, text.resume(**changes))
-            assert error.code == "unknown_prefix"
-            assert str(changes.get("have", text.position)) in error.message
-        async with cloud(server) as line:  # none of them has harmed it
-            await line.send(text.resume())
-            assert isinstance(await line.receive(), Commit)
-            await line.send(Close())
+async def test_a_client_that_lost_its_text_gets_it_again(server: Running, slow: Open) -> None:
+    text = await begun(server, slow, until=9)
+    again = Text(text.opened, text.prompt)
+    async with cloud(server) as line:
+        await line.send(again.resume())
+        await follow(line, again, until=9)
+        assert again.ids[:9] == text.ids[:9]
+        await line.send(Close())
+    nothing_left(server, 5)
 
-    asyncio.run(run())
+
+async def test_wrong_keys_places_and_prefixes(server: Running, slow: Open) -> None:
+    text = await begun(server, slow)
+    key, name = bytearray(text.opened.key), bytearray(text.opened.stream)
+    key[15] ^= 1
+    name[0] ^= 1
+    changes: dict[str, Any]
+    for changes in ({"key": bytes(key)}, {"stream": bytes(name)}, {"key": bytes(16)}):
+        error = await refused(server, text.resume(**changes))
+        assert error.code == "unknown_stream" and text.opened.key.hex() not in error.message
+        assert "open it again with the same seed" in error.message
+    start = len(text.prompt)
+    for changes in (
+        {"prefix": text.hash() ^ 1},
+        {"have": text.position - 1},
+        {"have": start - 1, "prefix": text.hash(start - 1)},
+        {"have": 0, "prefix": 0},
+        {"have": text.position + 1000},
+        {"have": 2**31 - 1},
+    ):
+        error = await refused(server, text.resume(**changes))
+        assert error.code == "unknown_prefix"
+        assert str(changes.get("have", text.position)) in error.message
+    async with cloud(server) as line:  # none of them has harmed it
+        await line.send(text.resume())
+        assert isinstance(await line.receive(), Commit)
+        await line.send(Close())
     nothing_left(server, 5)
 
 
@@ -192,27 +176,20 @@ def test_the_first_can_neither_close_nor_draft_any_more(
     nothing_left(server, 5)
 
 
-def test_drafts_after_coming_back_are_used(server: Running, plain: LLM, slow: Open) -> None:
+async def test_drafts_after_coming_back_are_used(server: Running, plain: LLM, slow: Open) -> None:
     answer = wanted(plain, slow)
-
-    async def run() -> Text:
-        text = await begun(server, slow)
-        async with cloud(server) as line:
-            await line.send(text.resume())
-            return await follow(line, text, right(answer))
-
-    text = asyncio.run(run())
+    text = await begun(server, slow)
+    async with cloud(server) as line:
+        await line.send(text.resume())
+        text = await follow(line, text, right(answer))
     assert text.ids == answer
     assert max(commit.accepted for commit in text.commits) >= 4
 
 
-def test_too_late(server: Running, slow: Open) -> None:
-    async def run() -> Error:
-        text = await begun(server, slow)
-        await asyncio.to_thread(wait_for, lambda: streams_of(server) == 0, 5)
-        return await refused(server, text.resume())
-
-    error = asyncio.run(run())
+async def test_too_late(server: Running, slow: Open) -> None:
+    text = await begun(server, slow)
+    await asyncio.to_thread(wait_for, lambda: streams_of(server) == 0, 5)
+    error = await refused(server, text.resume())
     assert error.code == "unknown_stream" and "less than 1 s ago" in error.message
     nothing_left(server)
 
@@ -245,23 +222,19 @@ def test_a_stream_without_a_client_is_not_waited_for(folder: Path, plain: LLM) -
         assert asyncio.run(run()).ids == wanted(plain, asked)
 
 
-def test_ended_streams_are_kept_up_to_a_number(folder: Path) -> None:
+async def test_ended_streams_are_kept_up_to_a_number(folder: Path) -> None:
     limits = Limits(edge_streams=3)
     with edge_server(folder, limits=limits) as server:
-
-        async def run() -> list[str]:
-            asked = opening(server, "abc", max_tokens=2)
-            texts = []
-            for _ in range(6):
-                texts.append(await begun(server, asked, until=2))
-                await asyncio.sleep(0.05)
-            found = []
-            for text in texts:
-                async with cloud(server) as line:
-                    await line.send(text.resume())
-                    found.append(type(await line.receive()).__name__)
-            return found
-
-        found = asyncio.run(run())
+        asked = opening(server, "abc", max_tokens=2)
+        texts = []
+        for _ in range(6):
+            texts.append(await begun(server, asked, until=2))
+            await asyncio.sleep(0.05)
+        found = []
+        for text in texts:
+            async with cloud(server) as line:
+                await line.send(text.resume())
+                found.append(type(await line.receive()).__name__)
+        found = found
         assert found[:2] == ["Error"] * 2 and found[3:] == ["Commit"] * 3
         assert streams_of(server) <= 4

@@ -9,7 +9,8 @@ from time import monotonic
 import pytest
 
 from foresay.edge.client import EdgeClient
-from foresay.edge.wire import MAX_PAD, Commit, Message, unpack
+from foresay.edge.ids import unpack
+from foresay.edge.messages import MAX_PAD, Commit, Message
 from foresay.engine.llm import LLM
 from foresay.serve.edge.connection import _Line
 from foresay.serve.limits import Limits
@@ -31,30 +32,25 @@ LIMITS = Limits(draft_seconds=0.02, edge_seconds=0.5)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_pad_every_and_hide(folder: Path, plain: LLM, as_json: bool) -> None:
+async def test_pad_every_and_hide(folder: Path, plain: LLM, as_json: bool) -> None:
     shield = Shield(pad=512, every=0.2, hide=True)
     with edge_server(folder, shield=shield, limits=LIMITS) as server:
         asked = opening(server, "ab ab ab", max_tokens=30, temperature=0.0, ignore_eos=True)
         answer = wanted(plain, asked)
-
-        async def run() -> tuple[Text, list[int], list[float]]:
-            times: list[float] = []
-            async with cloud(server, as_json=as_json) as line:
-                text = await opened(line, asked)
+        times: list[float] = []
+        async with cloud(server, as_json=as_json) as line:
+            text = await opened(line, asked)
+            for one in right(answer)(text):
+                await line.send(one)
+            while not text.finish:
+                message = await line.receive()
+                assert isinstance(message, Commit)
+                times.append(monotonic())
+                text.take(message)
                 for one in right(answer)(text):
                     await line.send(one)
-                while not text.finish:
-                    message = await line.receive()
-                    assert isinstance(message, Commit)
-                    times.append(monotonic())
-                    text.take(message)
-                    for one in right(answer)(text):
-                        await line.send(one)
-                return text, line.sizes, times
-
-        text, sizes, times = asyncio.run(run())
         assert text.ids == answer
-        assert all(size % 512 == 0 for size in sizes)
+        assert all(size % 512 == 0 for size in line.sizes)
         assert all(commit.accepted == commit.server_us == 0 for commit in text.commits)
         assert any(commit.seq for commit in text.commits)
         assert len(times) <= 2 + (times[-1] - times[0]) / 0.2
@@ -116,24 +112,21 @@ def test_coalesced_commits(folder: Path, plain: LLM, monkeypatch: pytest.MonkeyP
         assert len(counts) >= 2 and all(count >= 8 for count in counts[:-1])
 
 
-def test_a_resumed_stream_is_answered_at_once(folder: Path, plain: LLM) -> None:
+async def test_a_resumed_stream_is_answered_at_once(folder: Path, plain: LLM) -> None:
     with edge_server(folder, shield=Shield(every=1.0), limits=LIMITS) as server:
         asked = opening(server, "abc", seed=2, max_tokens=30, ignore_eos=True)
-
-        async def run() -> tuple[Text, float]:
-            async with cloud(server) as line:
-                text = await follow(line, await opened(line, asked), until=1)
-                line.socket.transport.abort()
-            async with cloud(server) as line:
-                await line.send(text.resume())
-                start = monotonic()
-                message = await line.receive()
-                took = monotonic() - start
-                assert isinstance(message, Commit)
-                text.take(message)
-                return (await follow(line, text) if not text.finish else text), took
-
-        text, took = asyncio.run(run())
+        async with cloud(server) as line:
+            text = await follow(line, await opened(line, asked), until=1)
+            line.socket.transport.abort()
+        async with cloud(server) as line:
+            await line.send(text.resume())
+            start = monotonic()
+            message = await line.receive()
+            took = monotonic() - start
+            assert isinstance(message, Commit)
+            text.take(message)
+            if not text.finish:
+                await follow(line, text)
         assert text.ids == wanted(plain, asked) and took < 0.9
 
 

@@ -15,16 +15,19 @@ import pytest
 from starlette.websockets import WebSocketDisconnect
 
 from foresay.draft import Draft
-from foresay.drafter import Offer
+from foresay.drafter import ExternalDraft
+from foresay.edge.ids import unpack
+from foresay.edge.messages import MAX_NODES, Close, DraftMessage, Error
 from foresay.edge.prefix import Prefix, hash_after, hashes_along
-from foresay.edge.wire import MAX_NODES, Close, DraftMessage, Error, decode, encode, unpack
+from foresay.edge.wire import decode, encode
+from foresay.engine.answers import Chunk
 from foresay.errors import InputError
 from foresay.serve.driver import Driver
 from foresay.serve.edge import streams as module
 from foresay.serve.edge.connection import EdgeRoute, _Line
 from foresay.serve.edge.streams import EdgeStream, EdgeStreams
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.stream import AnswerStream
 
 PROMPT, VOCABULARY = [1, 2, 3], 1000
 
@@ -36,7 +39,7 @@ def stream_of(ids: list[int], finish: Any = None, window: int = 256) -> EdgeStre
         answer = AnswerStream(1, None)
         stream = EdgeStream(answer, Prefix(PROMPT), VOCABULARY, window)
         task = asyncio.ensure_future(stream.fill())
-        answer.put(Piece(0, "", ids, finish_reason=finish))
+        answer.put(Chunk(0, "", ids, finish_reason=finish))
         for _ in range(3):
             await asyncio.sleep(0)
         assert task.done() == (finish is not None)
@@ -154,7 +157,7 @@ def test_more_drafts_than_a_client_has_reason_to_send_are_ignored(
 
     async def grow() -> None:
         filling = asyncio.ensure_future(stream.fill())
-        stream.answer.put(Piece(0, "", [5]))
+        stream.answer.put(Chunk(0, "", [5]))
         while stream.position != 4:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -165,27 +168,23 @@ def test_more_drafts_than_a_client_has_reason_to_send_are_ignored(
     assert stream.draft(message([7] * 255, seq=500, base=4, before=[5])) is not None
 
 
-def test_a_whole_window_after_each_commit_is_never_too_much() -> None:
+async def test_a_whole_window_after_each_commit_is_never_too_much() -> None:
     """Also if the client hears of commits late, and answers several at once."""
-
-    async def run() -> None:
-        answer = AnswerStream(1, None)
-        stream = EdgeStream(answer, Prefix(PROMPT), VOCABULARY, 256)
-        filling = asyncio.ensure_future(stream.fill())
-        ids, seq = list[int](), 0
-        for number in range(60):
-            answer.put(Piece(0, "", [number]))
-            ids.append(number)
-            while stream.position < 3 + len(ids):
-                await asyncio.sleep(0)
-            if number % 12 == 11:
-                for _ in range(12 * 32):  # each all wrong, in messages of 8
-                    seq += 1
-                    one = message([seq % VOCABULARY] * 8, seq, 3 + len(ids), ids)
-                    assert stream.draft(one) is not None
-        filling.cancel()
-
-    asyncio.run(run())
+    answer = AnswerStream(1, None)
+    stream = EdgeStream(answer, Prefix(PROMPT), VOCABULARY, 256)
+    filling = asyncio.ensure_future(stream.fill())
+    ids, seq = list[int](), 0
+    for number in range(60):
+        answer.put(Chunk(0, "", [number]))
+        ids.append(number)
+        while stream.position < 3 + len(ids):
+            await asyncio.sleep(0)
+        if number % 12 == 11:
+            for _ in range(12 * 32):  # each all wrong, in messages of 8
+                seq += 1
+                one = message([seq % VOCABULARY] * 8, seq, 3 + len(ids), ids)
+                assert stream.draft(one) is not None
+    filling.cancel()
 
 
 class Posting:
@@ -201,14 +200,14 @@ class Posting:
 def test_drafts_do_not_pile_up_before_a_busy_engine() -> None:
     driver: Any = Posting()
     streams, stream = EdgeStreams(driver, Limits()), stream_of([])
-    offer = Offer(3, 0, Draft.chain([1]))
-    assert [streams.offer(stream, offer) for _ in range(1000)].count(True) == 64
+    draft = ExternalDraft(3, 0, Draft.chain([1]))
+    assert [streams.pass_on(stream, draft) for _ in range(1000)].count(True) == 64
     assert len(driver.posted) == 64
     told: list[Any] = []
-    waits: Any = SimpleNamespace(offer=lambda *values: told.append(values))
+    waits: Any = SimpleNamespace(add=lambda *values: told.append(values))
     for call in driver.posted:
         call(waits)
-    assert len(told) == 64 and streams.offer(stream, offer)
+    assert len(told) == 64 and streams.pass_on(stream, draft)
 
 
 def test_ended_streams_are_dropped_of_the_tenant_that_has_the_most() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foresay.draft import Draft
-from foresay.drafter import Offer
+from foresay.drafter import ExternalDraft
 from foresay.serve.edge import waiting
 from foresay.serve.edge.waiting import Waits
 
@@ -21,7 +21,7 @@ class Pausing:
     def __init__(self, takes: bool = True) -> None:
         self.paused: list[bool] = []
         self.drafter = self
-        self.takes_offers = takes
+        self.takes_external_drafts = takes
         self.here = False
         self.scheduler = SimpleNamespace(waiting=[])
 
@@ -29,10 +29,10 @@ class Pausing:
         request.paused = paused
         self.paused.append(paused)
 
-    def offered(self, request: Any) -> bool:
+    def has_external_draft(self, request: Any) -> bool:
         return self.here
 
-    def offer(self, request: Any, offer: Offer) -> None:
+    def add_external_draft(self, request: Any, offer: ExternalDraft) -> None:
         self.here = True
 
 
@@ -81,12 +81,12 @@ def test_a_client_that_comes_after_its_first_step_is_waited_for() -> None:
 def test_block_waits_and_lets_go() -> None:
     engine, waits, request, step = rounds("block")
     assert step(1) and waits.expire() is not None
-    waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+    waits.add("stream", ExternalDraft(3, 0, Draft.chain([1])))
     assert not request.paused and waits.expire() is None
     assert step(1)
-    waits.offer("stream", Offer(2, 0, Draft.empty()))  # nothing for a place that has passed
+    waits.add("stream", ExternalDraft(2, 0, Draft.empty()))  # nothing for a place that has passed
     assert engine.paused[-1]
-    waits.offer("stream", Offer(3, 0, Draft.empty()))  # nothing is coming
+    waits.add("stream", ExternalDraft(3, 0, Draft.empty()))  # nothing is coming
     assert not request.paused
     assert step(1)
     expired(waits)
@@ -99,7 +99,7 @@ def test_block_waits_and_lets_go() -> None:
     ended: Any = request
     waits.forget(ended)
     assert len(waits) == 0 and waits.expire() is None
-    waits.offer("stream", Offer(3, 0, Draft.empty()))  # of a stream that has ended
+    waits.add("stream", ExternalDraft(3, 0, Draft.empty()))  # of a stream that has ended
     assert engine.paused.count(True) == 5
 
 
@@ -108,14 +108,14 @@ def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(wait: str) -> No
     engine, waits, request, step = rounds(wait)
     for _ in range(20):
         step(4)
-        waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+        waits.add("stream", ExternalDraft(3, 0, Draft.chain([1])))
         engine.here = True
     waited = 0
     for _ in range(200):
         waited += step(1)
         expired(waits)
     assert 1 <= waited <= 12  # each of them may take half a second
-    waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+    waits.add("stream", ExternalDraft(3, 0, Draft.chain([1])))
     step(4)
     assert wait == "adaptive" or step(1)  # it drafts again
     assert request.paused or wait == "adaptive"
@@ -139,7 +139,7 @@ def late(waits: Waits, seconds: float = 0.006) -> None:
     end = perf_counter() + seconds
     while perf_counter() < end:
         pass
-    waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+    waits.add("stream", ExternalDraft(3, 0, Draft.chain([1])))
 
 
 def test_late_drafts_of_no_use_are_waited_for_a_few_times() -> None:
@@ -173,7 +173,7 @@ def test_free_run_never_waits() -> None:
     _, waits, _, step = rounds("free-run")
     for _ in range(50):
         assert not step(1)
-        waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+        waits.add("stream", ExternalDraft(3, 0, Draft.chain([1])))
 
 
 def test_adaptive_waits_for_drafts_that_pay_and_not_for_ever() -> None:
@@ -182,7 +182,7 @@ def test_adaptive_waits_for_drafts_that_pay_and_not_for_ever() -> None:
     paused = 0
     for _ in range(40):  # 4 tokens for a step of 50 ms, after almost no time
         paused += step(4)
-        waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+        waits.add("stream", ExternalDraft(3, 0, Draft.chain([1])))
         engine.here = True
         assert not request.paused
     assert paused > 30
@@ -198,4 +198,4 @@ def test_a_server_without_a_drafter_for_offers_waits_for_nothing(wait: str) -> N
     _, waits, _, step = rounds(wait, takes=False)
     for _ in range(5):
         assert not step(1)
-        waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+        waits.add("stream", ExternalDraft(3, 0, Draft.chain([1])))

@@ -25,7 +25,7 @@ from foresay.serve.shield import Shield
 from serve.running import Running, raw_request, running, tiny_llm, wait_for
 from tiny import one_thread
 
-LONG = {"prompt": "ab", "max_tokens": 4000, "ignore_eos": True, "temperature": 1.0}
+LONG: dict[str, Any] = {"prompt": "ab", "max_tokens": 4000, "ignore_eos": True, "temperature": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,7 @@ def test_silence_is_filled_with_pings(frail: Running, monkeypatch: pytest.Monkey
         return step()
 
     monkeypatch.setattr(frail.llm.engine, "step", slow)
-    content = json.dumps({"prompt": "a", "max_tokens": 2, "stream": True}).encode()
-    headers = {"content-type": "application/json"}
-    with frail.http.stream("POST", "/v1/completions", content=content, headers=headers) as answer:
+    with frail.opened(prompt="a", max_tokens=2) as answer:
         lines = list(answer.iter_lines())
     assert lines.count(": ping") >= 2 and lines[-2] == "data: [DONE]"
 
@@ -110,14 +108,14 @@ def test_a_failing_step_ends_only_what_it_held(
 def test_an_answer_whose_piece_fails_ends_alone(
     frail: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    piece = RequestState.piece
+    piece = RequestState.chunk
 
     def broken(self: RequestState, seconds: float) -> Any:
-        if self.index == 1:
+        if self.answer.index == 1:
             raise RuntimeError("no words")
         return piece(self, seconds)
 
-    monkeypatch.setattr(RequestState, "piece", broken)
+    monkeypatch.setattr(RequestState, "chunk", broken)
     body = {"prompt": "a", "max_tokens": 9, "n": 2, "ignore_eos": True}
     told = frail.events("/v1/completions", **body)
     assert sum("the next piece of the answer failed" in json.dumps(event) for event in told) == 1
@@ -185,7 +183,7 @@ def test_many_at_once_are_as_if_alone(frail: Running, plain: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "shield", [Shield(pad=512), Shield(pad=1024, every=0.05), Shield(coalesce=8)]
+    "shield", [Shield(), Shield(pad=512), Shield(pad=1024, every=0.05), Shield(coalesce=8)]
 )
 def test_a_shield_changes_the_packets_and_not_the_text(
     folder: Path, plain: LLM, shield: Shield
@@ -202,8 +200,10 @@ def test_a_shield_changes_the_packets_and_not_the_text(
     texts = [c["choices"][0]["text"] for c in told]
     assert "".join(texts) == wanted.text
     sizes = _chunk_sizes(received.partition(b"\r\n\r\n")[2])
-    if shield.pad:
-        assert len(sizes) > 1 and all(size % shield.pad == 0 for size in sizes)
+    # Without padding they tell how many tokens came.
+    assert len(sizes) > 1 and all(size % (shield.pad or 512) == 0 for size in sizes) == bool(
+        shield.pad
+    )
     if shield.coalesce:
         counts = [len(c["choices"][0]["token_ids"]) for c in told]
         assert all(count >= 8 for count in counts[:-1])
@@ -219,19 +219,6 @@ def _chunk_sizes(body: bytes) -> list[int]:
     return [size for size in sizes if size]
 
 
-def test_without_a_shield_the_packets_tell(frail: Running) -> None:
-    """So that the test above can fail."""
-    client = raw_request(
-        frail, {"prompt": "ab" * 20, "max_tokens": 40, "temperature": 0, "stream": True}
-    )
-    received = b""
-    while b"0\r\n\r\n" not in received[-5:]:
-        received += client.recv(1 << 16)
-    client.close()
-    sizes = _chunk_sizes(received.partition(b"\r\n\r\n")[2])
-    assert any(size % 512 for size in sizes)
-
-
 def test_what_is_hidden(folder: Path) -> None:
     with one_thread(), running(*tiny_llm(folder), shield=Shield(hide=True)) as server:
         error = server.refused("/v1/completions", 403, prompt="a", spec_details=True)
@@ -242,11 +229,7 @@ def test_what_is_hidden(folder: Path) -> None:
 def test_who_takes_too_long_to_finish_is_cancelled(folder: Path) -> None:
     limits = Limits(drain_seconds=0.2)
     with one_thread(), running(*tiny_llm(folder), limits=limits) as server:
-        content = json.dumps({**LONG, "stream": True}).encode()
-        headers = {"content-type": "application/json"}
-        with server.http.stream(
-            "POST", "/v1/completions", content=content, headers=headers
-        ) as answer:
+        with server.opened(**LONG) as answer:
             lines = answer.iter_lines()
             next(lines)
             loop = server.server._routes.driver._loop
@@ -255,25 +238,6 @@ def test_who_takes_too_long_to_finish_is_cancelled(folder: Path) -> None:
             rest = [line for line in lines if line.startswith("data: ")]
         assert "was cancelled before its end" in rest[-2] and rest[-1] == "data: [DONE]"
         wait_for(lambda: server.server.should_exit)
-
-
-def test_connections_that_never_ask_are_closed(folder: Path) -> None:
-    limits = Limits(head_seconds=0.2)
-    with one_thread(), running(*tiny_llm(folder), limits=limits) as server:
-        server.http.get("/live")
-        port = int(server.url.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.settimeout(5)
-            client.sendall(b"POST /v1/")
-            assert client.recv(10) == b""
-        assert server.http.get("/live").status_code == 200  # one that has asked stays open
-        assert len(server.server.server_state.connections) == 1
-
-
-def connected(server: Running) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    client.settimeout(5)
-    return client
 
 
 def lives(client: socket.socket, pause: float = 0.0) -> bool:
@@ -296,7 +260,7 @@ def test_connections_that_ask_once_and_then_half_are_closed(folder: Path, rest: 
     with (
         one_thread(),
         running(*tiny_llm(folder), limits=limits) as server,
-        connected(server) as client,
+        server.connected() as client,
     ):
         assert lives(client)
         time.sleep(0.5)  # between two requests it may be idle
@@ -330,12 +294,12 @@ def test_strangers_cannot_use_the_connections_up(
         running(*tiny_llm(folder), limits=Limits(connections=2)) as server,
         ExitStack() as open_ones,
     ):
-        first = open_ones.enter_context(connected(server))
+        first = open_ones.enter_context(server.connected())
         assert lives(first)
         time.sleep(0.3)  # until it was seen: who has been idle for the longest goes first
         for _ in range(8):
             with suppress(OSError):
-                lives(open_ones.enter_context(connected(server)))
+                lives(open_ones.enter_context(server.connected()))
         assert first.recv(10) == b""
         wait_for(lambda: len(server.server.server_state.connections) <= 4, 2)
         server.good("/v1/completions", prompt="a", max_tokens=1)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foresay.serve.parse import ChatMessage
+from foresay.serve.schema import ChatMessage
 from foresay.serve.validate import messages_of
 from serve.running import Running, running, tiny_llm
 from tiny import CONTEXT, one_thread, save_model
@@ -111,6 +110,9 @@ def test_what_another_route_has_is_refused(
         (COMPLETIONS, {"top_logprobs": 0, "best_of": 1, "prompt_logprobs": None}),
         (CHAT, {"echo": False, "best_of": 1, "prompt": None, "suffix": None}),
         (CHAT, {"echo": None, "best_of": None, "add_special_tokens": False}),
+        (CHAT, {"tools": None, "tool_choice": "none", "response_format": {"type": "text"}}),
+        (CHAT, {"stop": None, "logprobs": None, "logit_bias": None, "user": "u", "top_k": -1}),
+        (CHAT, {"parallel_tool_calls": True, "metadata": {"a": "b"}, "some_new_field": [1, 2]}),
     ],
 )
 def test_what_asks_for_nothing_is_taken(server: Running, path: str, body: dict[str, Any]) -> None:
@@ -119,30 +121,26 @@ def test_what_asks_for_nothing_is_taken(server: Running, path: str, body: dict[s
 
 @pytest.fixture(scope="module")
 def knowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose model's template knows the developer."""
+    """A server whose model's template knows two more roles."""
     folder = save_model(tmp_path_factory.mktemp("knowing"))
     (template,) = folder.glob("chat_template.jinja")
     known = "{% if messages[0]['role'] == 'developer' %}!{% endif %}"
+    known += """{% if messages[0]["role"] == "context" %}!{% endif %}"""
     template.write_text(known + template.read_text())
     with one_thread(), running(*tiny_llm(folder)) as found:
         yield found
 
 
-def test_a_role_that_the_template_asks_for(tmp_path: Path, server: Running) -> None:
-    folder = save_model(tmp_path)
-    (template,) = folder.glob("chat_template.jinja")
-    known = """{% if messages[0]["role"] == "context" %}!{% endif %}"""
-    template.write_text(known + template.read_text())
+def test_a_role_that_the_template_asks_for(server: Running, knowing: Running) -> None:
     messages = [{"role": "context", "content": "x"}, *SAID]
-    with one_thread(), running(*tiny_llm(folder)) as knows:
-        for path in (CHAT, "/tokenize"):
-            knows.good(path, messages=messages)
-            error = knows.refused(path, 400, messages=[{"role": "wizard", "content": "x"}])
-            assert error["message"].endswith("user, assistant, tool, context")
-            assert "'context'; expected" in server.refused(path, 400, messages=messages)["message"]
+    for path in (CHAT, "/tokenize"):
+        knowing.good(path, messages=messages)
+        error = knowing.refused(path, 400, messages=[{"role": "wizard", "content": "x"}])
+        assert error["message"].endswith("user, assistant, tool, context")
+        assert "'context'; expected" in server.refused(path, 400, messages=messages)["message"]
 
 
-def test_the_developers_messages(server: Running, knowing: Running, folder: Path) -> None:
+def test_the_developers_messages(server: Running, knowing: Running) -> None:
     messages = [{"role": "developer", "content": "x"}, *SAID]
     for one, wanted in ((server, "system: x\nuser: a"), (knowing, "!developer: x\nuser: a")):
         asked = {"messages": messages, "max_tokens": 1, "return_token_ids": True}

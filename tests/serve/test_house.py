@@ -17,9 +17,8 @@ NAMES = sorted(path.stem for path in Path(foresay.serve.__path__[0]).glob("[a-z]
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_public_is_documented(name: str) -> None:
     module = importlib.import_module(f"foresay.serve.{name}")
-    for public in module.__all__:
-        thing = getattr(module, public)
-        if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+    for public, thing in vars(module).items():
+        if public.startswith("_") or getattr(thing, "__module__", "") != module.__name__:
             continue
         listed = [(public, thing)]
         if inspect.isclass(thing):

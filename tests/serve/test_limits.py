@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from tiny import CONTEXT, one_thread
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 SAID = [{"role": "user", "content": "a"}]
+PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -48,11 +47,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
         ("prompt", {"prompt": [-1]}, "-1"),
         ("prompt", {"prompt": [2**80]}, r"prompt\[0\] is 120892.*; expected a token id from 0 to"),
         ("prompt", {"prompt": {"a": 1}}, "prompt is not valid"),
-        (
-            "temperature",
-            {"temperature": -1},
-            "is -1.0; expected 0 .greedy. or a number from 0.001",
-        ),
+        ("temperature", {"temperature": -1}, "is -1.0; expected 0 .greedy. or a number from 0.001"),
         ("temperature", {"temperature": 1e-9}, "expected 0 .greedy. or a number from 0.001"),
         ("top_p", {"top_p": 2}, "top_p is 2"),
         ("top_k", {"top_k": -5}, "top_k is -5"),
@@ -94,37 +89,12 @@ def test_completions_refuse(server: Running, param: str, body: dict[str, Any], s
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}, "at most 20"),
         ("tools", {"tools": [{"type": "function"}]}, "leave it out"),
         ("response_format", {"response_format": {"type": "json_object"}}, "leave it out"),
-        (
-            "messages",
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
-                ]
-            },
-            "'image_url'; expected 'text'",
-        ),
+        ("messages", {"messages": [PICTURE]}, "'image_url'; expected 'text'"),
     ],
 )
 def test_chats_refuse(server: Running, param: str, body: dict[str, Any], said: str) -> None:
     error = server.refused(CHAT, 400, **{"messages": SAID, **body})
     assert error["param"] == param and said in error["message"], error
-
-
-def test_what_asks_for_nothing_is_taken(server: Running) -> None:
-    fine = {
-        "tools": None,
-        "tool_choice": "none",
-        "response_format": {"type": "text"},
-        "stop": None,
-        "logprobs": None,
-        "logit_bias": None,
-        "user": "u",
-        "top_k": -1,
-        "parallel_tool_calls": True,
-        "metadata": {"a": "b"},
-        "some_new_field": [1, 2],
-    }
-    server.good(CHAT, messages=SAID, max_tokens=2, **fine)
 
 
 @pytest.mark.parametrize(
@@ -171,49 +141,27 @@ def test_a_body_that_is_too_large(small: Running) -> None:
     assert answer.status_code == 413
 
 
-def test_a_body_that_does_not_come(small: Running) -> None:
-    with socket.create_connection(("127.0.0.1", int(small.url.rpartition(":")[2]))) as client:
-        client.settimeout(10)
-        client.sendall(HEAD + b'Content-Length: 20\r\n\r\n{"prompt"')
-        assert b" 408 " in client.recv(100)
-
-
 def test_a_full_queue(small: Running) -> None:
     """Two run, three wait; the next is sent away and told when to come again."""
-    asked = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    asked: dict[str, Any] = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True}
     error = small.refused(COMPLETIONS, 429, prompt=["a"] * 6, max_tokens=1)
     assert "ask for fewer" in error["message"]
-    open_streams = [
-        small.http.stream(
-            "POST",
-            COMPLETIONS,
-            content=json.dumps({**asked, "n": n}).encode(),
-            headers={"content-type": "application/json"},
-        )
-        for n in (3, 2)
-    ]
-    for stream in open_streams:
-        assert stream.__enter__().status_code == 200
-    answer = small.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})
-    assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
-    error = answer.json()["error"]
-    assert error["code"] == "queue_full" and "may have 5 under way" in error["message"]
-    with socket.create_connection(("127.0.0.1", int(small.url.rpartition(":")[2]))) as client:
-        client.settimeout(10)
-        client.sendall(HEAD + b"Content-Length: 20\r\n\r\n")
-        assert b" 429 " in client.recv(100)  # before the body has come, which is not read
-    for stream in open_streams:
-        stream.__exit__(None, None, None)
+    with small.opened(**asked, n=3), small.opened(**asked, n=2):
+        answer = small.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})
+        assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+        error = answer.json()["error"]
+        assert error["code"] == "queue_full" and "may have 5 under way" in error["message"]
+        with small.connected() as client:
+            client.sendall(HEAD + b"Content-Length: 20\r\n\r\n")
+            assert b" 429 " in client.recv(100)  # before the body has come, which is not read
     small.idle()
     small.good(COMPLETIONS, prompt="a", max_tokens=1)
 
 
 def test_too_many_open_requests(small: Running) -> None:
-    port = int(small.url.rpartition(":")[2])
-    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(6)]
+    waiting = [small.connected() for _ in range(6)]
     for client in waiting:
-        client.sendall(head + b"Content-Length: 2\r\n\r\n")
+        client.sendall(HEAD + b"Content-Length: 2\r\n\r\n")
     wait_for(lambda: small.server.config.app._open == 6)  # type: ignore[union-attr]
     answer = small.http.get("/v1/models")
     assert answer.status_code == 503 and "6 requests are open" in answer.text

@@ -30,8 +30,9 @@ OPEN = ("--insecure", "--host")
         ((*OPEN, "bad..host"), "bad..host port 8000 cannot be listened on: "),
         (("--cors-origin", "a.org"), "the origin is 'a.org' (--cors-origin); expected '*', or"),
         (("--pad", "9999999"), "--pad is 9999999; expected 0 to 65536 bytes"),
-        (("--every", "16"), "--every is 16.0; expected 0 to 15 seconds"),
-        (("--every", "1", "--coalesce", "3"), "--every is 1 and --coalesce is 3; expected one of"),
+        (("--api-key", "short"), "an API key is not valid; expected 8 or more ASCII characters"),
+        (("--keys", "/nonexistent/keys"), "the file of keys '/nonexistent/keys' cannot be read"),
+        (("--drafter", "magic"), "drafter is 'magic'; expected one of"),
         (("--ssl-keyfile", "k"), "one of --ssl-certfile and --ssl-keyfile is given; expected both"),
         (
             ("--ssl-certfile", "/nope", "--ssl-keyfile", "/nope"),

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from starlette.routing import Mount, Route, WebSocketRoute
 
+from doubles import Scripted
 from foresay import __version__
 from foresay.errors import InputError
 from foresay.serve.admission import OPEN
 from foresay.serve.keys import OPERATOR, Keys, read_keys
-from foresay.serve.metrics import Metrics, measured
+from foresay.serve.metrics import measured, memory_of
 from serve.running import Running, running, tiny_llm, wait_for
 from tiny import CONTEXT, one_thread
 
@@ -247,20 +248,11 @@ def test_metrics(server: Running) -> None:
     assert values['foresay_accept_length_sum{model_name="tiny"}'] == tokens == count + accepted
 
 
-def test_a_scrape_leaves_nothing_behind() -> None:
-    metrics = Metrics("tiny")
-    before = dict(vars(metrics))
-    assert b'foresay_running{model_name="tiny"} 3.0' in metrics.text({"running": 3})
-    assert b"foresay_running" not in metrics.text({})
-    assert vars(metrics) == before
-
-
 def test_what_a_drafter_cannot_tell_is_not_told(server: Running) -> None:
-    engine, drafter = server.llm.engine, server.server._routes._drafter
-    assert drafter is not None and measured(engine, drafter)["suffix_cache_bytes"] > 0
-    assert measured(engine, None)["suffix_cache_bytes"] == 0
-    silent: Any = object()
-    assert "suffix_cache_bytes" not in measured(engine, silent)
+    engine, memory = server.llm.engine, server.server._routes._memory
+    assert memory is not None and measured(engine, memory)["suffix_cache_bytes"] > 0
+    assert measured(engine, memory_of(None))["suffix_cache_bytes"] == 0
+    assert "suffix_cache_bytes" not in measured(engine, memory_of(Scripted()))
 
 
 def test_stats(server: Running) -> None:

@@ -7,13 +7,14 @@ from time import monotonic
 
 import pytest
 
+from foresay.engine.answers import Chunk
 from foresay.errors import InputError
 from foresay.serve.shield import Shield
-from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.stream import AnswerStream
 
 
-def piece(number: int) -> Piece:
-    return Piece(0, "a", [number])
+def piece(number: int) -> Chunk:
+    return Chunk(0, "a", [number])
 
 
 async def fed(stream: AnswerStream, pieces: int, seconds: float) -> None:
@@ -44,7 +45,7 @@ def test_coalescing_keeps_nobody_waiting_longer_than_silence_may_last() -> None:
 def test_coalescing_waits_for_its_tokens() -> None:
     """So that the test above is not one of a shield that waits for nothing."""
 
-    async def run() -> list[Piece]:
+    async def run() -> list[Chunk]:
         stream = AnswerStream(1, None)
         feeding = asyncio.ensure_future(fed(stream, 6, 0.01))
         told = await Shield(coalesce=4).take(stream, 5.0, monotonic())
@@ -56,7 +57,7 @@ def test_coalescing_waits_for_its_tokens() -> None:
 
 
 def test_what_is_held_back_is_not_a_slow_readers_fault() -> None:
-    async def run() -> tuple[bool, bool, list[Piece]]:
+    async def run() -> tuple[bool, bool, list[Chunk]]:
         stream = AnswerStream(1, None, most=3)
         feeding = asyncio.ensure_future(fed(stream, 20, 0.001))
         told = await Shield(every=0.2).take(stream, 5.0, monotonic())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -121,8 +120,7 @@ def test_one_tenant_cannot_hold_all_open_requests(folder: Path) -> None:
     limits = Limits(connections=6)
     with one_thread(), running(*tiny_llm(folder, 2), keys=keys, limits=limits) as server:
         admission: Any = server.server.config.app
-        port = int(server.url.rpartition(":")[2])
-        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        slow = [server.connected() for _ in range(3)]
         for client in slow:
             client.sendall(head)
         wait_for(lambda: admission._open == 3)
@@ -187,13 +185,13 @@ def test_the_time_of_a_shared_step_is_divided(server: Running) -> None:
         for phase in PHASES:
             one, two = (step.shares[tenant].seconds[phase] for tenant in ("one", "two"))
             assert one == pytest.approx(3 * two) and one + two == pytest.approx(step.seconds[phase])
-    told = {one["start"]: one["seconds"] for one in steps.seen_by("two")["timeline"]}
+    told = {one.start: one.seconds for one in steps.seen_by("two")[1]}
     start, own = full[-1].start, full[-1].shares["two"].seconds
     assert told[round(start, 6)] == {phase: round(spent, 6) for phase, spent in own.items()}
 
 
 def test_groups_are_forgotten_when_they_have_ended(server: Running) -> None:
-    drafter: Any = server.server._routes._drafter
+    drafter: Any = server.server._routes._by_tenant
     server.good("/v1/completions", prompt="q" * 64, n=4, max_tokens=20)
     server.idle()
     assert drafter._core.groups == 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from foresay.engine.answers import Chunk
 from foresay.serve import updates
-from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.stream import AnswerStream
 from foresay.serve.updates import StepUpdate, UpdateBuffer
 
 
@@ -25,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def update_of(count: int) -> StepUpdate:
     stream = AnswerStream(1, None, None)
-    return StepUpdate([(stream, Piece(0, "a", [1]))] * count, None, [], {})
+    return StepUpdate([(stream, Chunk(0, "a", [1]))] * count, None, [], {})
 
 
 def test_many_pieces_wait_for_a_moment_and_keep_their_order(clock: Clock) -> None:

@@ -20,7 +20,6 @@ from serve.raw import (
     CHUNKS,
     LENGTH,
     SMUGGLED,
-    connected,
     head_of,
     post,
     to_the_end,
@@ -55,7 +54,7 @@ def server(folder: Path) -> Iterator[Running]:
 def test_a_head_that_does_not_come(server: Running, parts: list[bytes]) -> None:
     """Byte by byte is no help: the time is that of the whole head."""
     begin = time.monotonic()
-    with connected(server) as client:
+    with server.connected() as client:
         received = b""
         with suppress(OSError):  # it may be closed already, while more is sent
             for part in parts:
@@ -109,7 +108,7 @@ def test_an_answer_before_the_body_is_the_last(server: Running, status: int, sen
 def test_who_goes_on_sending_is_cut_off(server: Running) -> None:
     """It has its answer, and some time to read it; nobody answers to the rest."""
     begin = time.monotonic()
-    with connected(server) as client:
+    with server.connected() as client:
         client.sendall(post(b"Content-Length: 5000", body=b""))
         assert to_the_end(client).startswith(b"HTTP/1.1 413 ")
         assert not cut_off(client)
@@ -136,7 +135,7 @@ def test_who_leaves_after_it_was_refused_is_forgotten_at_once(server: Running) -
 
 def test_a_large_body_can_be_sent_to_a_server_that_refuses_it(server: Running) -> None:
     """The client reads why, also if it sends all before it reads."""
-    with connected(server) as client:
+    with server.connected() as client:
         client.sendall(post(b"Content-Length: 3000000", body=b"a" * 3_000_000))
         assert to_the_end(client).startswith(b"HTTP/1.1 413 ")
 
@@ -147,7 +146,7 @@ def test_without_a_key_the_body_is_not_waited_for(folder: Path) -> None:
         assert told(server, post(LENGTH, body=b"")).startswith(b"HTTP/1.1 401 ")
         whole = told(server, post(LENGTH, b"Connection: close"))
         assert whole.startswith(b"HTTP/1.1 401 ")
-        with connected(server) as client:  # a body that has come leaves the connection open
+        with server.connected() as client:  # a body that has come leaves the connection open
             for _ in range(2):
                 client.sendall(post(LENGTH))
                 received = client.recv(1 << 16)

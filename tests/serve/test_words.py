@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.models.tokenizer import Tokenizer
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.params import SamplingParams
@@ -76,7 +76,10 @@ def test_prompt_and_answer_are_the_whole_text(pieces: Path) -> None:
     ids = tokenizer.encode(TEXT).tolist()
     whole = tokenizer.decode(ids)
     for cut in (2, 3, 4, 6):  # not within the character of two bytes
-        alone, behind = AnswerText(tokenizer.decode), AnswerText(tokenizer.decode)
+        alone, behind = (
+            IncrementalDetokenizer(tokenizer.decode),
+            IncrementalDetokenizer(tokenizer.decode),
+        )
         behind.follow(ids[:cut])
         for text in (alone, behind):
             for token in ids[cut:]:
@@ -84,7 +87,7 @@ def test_prompt_and_answer_are_the_whole_text(pieces: Path) -> None:
             text.finish()
         assert tokenizer.decode(ids[:cut]) + behind.text == whole
         assert (alone.text == behind.text) == (cut == 4)  # the others begin with a space
-    within = AnswerText(tokenizer.decode)
+    within = IncrementalDetokenizer(tokenizer.decode)
     within.follow(ids[:5])
     within.add(ids[5])
     within.finish()
@@ -129,6 +132,8 @@ def test_places_in_the_text(spaced: Running) -> None:
             assert text[place:after].lstrip("\ufffd") == token
             checked += token.startswith(" ") or len(token) > 1
     assert checked > 3
+    found = spaced.good("/tokenize", prompt=TEXT, return_token_strs=True)
+    assert found["token_strs"][:3] == [BEGIN, " Hello", " world"]
     told = spaced.events("/v1/completions", **asked)
     assert [o for c in told for o in c["choices"][0]["logprobs"]["text_offset"]] == places
 
@@ -150,11 +155,6 @@ def test_tokens_of_characters_in_parts(server: Running) -> None:
     (whole,) = server.good("/v1/completions", **asked)["choices"]
     assert whole["logprobs"]["text_offset"] == [0, 1, 1, 2]
     assert whole["logprobs"]["tokens"] == ["a", "\ufffd", "\ufffd", "b"]
-
-
-def test_token_strs(spaced: Running) -> None:
-    found = spaced.good("/tokenize", prompt=TEXT, return_token_strs=True)
-    assert found["token_strs"][:3] == [BEGIN, " Hello", " world"]
 
 
 def test_a_prompt_that_cannot_be_read_back_leaves_nothing_running(tmp_path: Path) -> None:

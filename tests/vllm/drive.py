@@ -2,7 +2,7 @@
 
     python drive.py PLAN.json RESULT.json
 
-plan: model, dtype, method ("none", "ngram", "suffix", "custom_class", "unpatched"), speculation
+plan: model, dtype, method ("none", "ngram", "custom_class", "unpatched"), speculation
 (further keys of vLLM's speculative_config), blocks (of the key-value cache; null: as many as there
 is memory for), length (of the longest text), ranks (processes that share each layer), requests:
 [{"name", "prompt" (text or token ids), "tokens", "join" (the step), "abort" (the step, or null),
@@ -34,7 +34,6 @@ LLM = VLLM.LLM  # which vllm imports when it is asked for
 SPECULATION: dict[str, dict[str, Any] | None] = {
     "none": None,
     "ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
-    "suffix": {"method": "suffix"},
     "custom_class": {
         "method": "custom_class",
         "model": "foresay.integrations.vllm.SuffixProposer",
@@ -114,8 +113,6 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     drafter = getattr(runner_of(engine), "drafter", None) if plan.get("ranks", 1) == 1 else None
     if drafter is not None:
         result["drafter"] = type(drafter).__module__
-        cache = getattr(drafter, "suffix_cache", None)
-        result["cache"] = type(cache).__module__ if cache is not None else None
         if hasattr(drafter, "stats"):
             result["stats"] = asdict(drafter.stats())
     return result

@@ -1,4 +1,4 @@
-"""The real vLLM: no speculation, its method `suffix` on our core, our proposer.
+"""The real vLLM: no speculation, and our proposer.
 
 Texts must be identical, token by token, and logprobs equal to within 1e-4. Why not to the bit:
 vLLM's kernels sum in another order for one row than for several, so that float32 logits differ in
@@ -93,7 +93,6 @@ def crowd() -> list[dict[str, Any]]:
 NO_TIMES = {"FORESAY_VLLM_MEASURE": "0"}  # on a busy machine drafts might not pay
 PLANS: dict[str, dict[str, Any]] = {
     "none": {"method": "none", "dtype": "float32", "requests": requests(64) + sampled()},
-    "suffix": {"method": "suffix", "dtype": "float32", "requests": requests(64) + sampled()},
     "custom": {"method": "custom_class", "dtype": "float32", "requests": requests(64) + sampled()},
     # Without those that have a top_k, of which it would die.
     "unpatched": {
@@ -152,7 +151,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
         given, taken = folder / f"{name}.json", folder / f"{name} result.json"
         given.write_text(json.dumps(plan))
         steps = folder / f"{name} steps.jsonl"
-        environ = {"FORESAY_VLLM_SUFFIX": "1", "FORESAY_VLLM_STEPS_FILE": str(steps)}
+        environ = {"FORESAY_VLLM_STEPS_FILE": str(steps)}
         if name not in ("measured", "ranks"):
             environ |= NO_TIMES
         command = [HERE / "drive.py", given, taken]
@@ -202,20 +201,19 @@ def tell(capsys: pytest.CaptureFixture[str], sentence: str) -> None:
         print(f"\n  {sentence}")
 
 
-@pytest.mark.parametrize("name", ["suffix", "custom"])
 def test_texts_are_identical_and_logprobs_equal(
-    run: Runner, name: str, capsys: pytest.CaptureFixture[str]
+    run: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain, ours = run("none"), run(name)
+    plain, ours = run("none"), run("custom")
     names = {request["name"] for request in requests(64) + sampled()}
     assert set(plain["requests"]) == set(ours["requests"]) == names
     assert first_difference(plain, ours) is None
     gap = largest_gap(plain, ours)
-    tell(capsys, f"{name}: identical texts, logprobs differ by at most {gap:.1e}")
+    tell(capsys, f"identical texts, logprobs differ by at most {gap:.1e}")
     assert gap <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["none", "suffix", "custom"])
+@pytest.mark.parametrize("name", ["none", "custom"])
 def test_a_seed_gives_one_text(run: Runner, name: str) -> None:
     texts = {key: answer["tokens"] for key, answer in run(name)["requests"].items()}
     twice = [key for key in texts if key.endswith("again")]
@@ -241,11 +239,8 @@ def test_the_comparison_would_see_a_difference(run: Runner) -> None:
     assert largest_gap(other, plain) > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["suffix", "custom"])
-def test_more_than_one_token_per_step(
-    run: Runner, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain, ours = run("none"), run(name)
+def test_more_than_one_token_per_step(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, ours = run("none"), run("custom")
     metrics = ours["metrics"]
     drafts = metrics["vllm:spec_decode_num_drafts"]
     drafted = metrics["vllm:spec_decode_num_draft_tokens"]
@@ -253,14 +248,13 @@ def test_more_than_one_token_per_step(
     per_step = 1 + accepted / drafts
     tell(
         capsys,
-        f"{name}: {per_step:.2f} tokens per drafted step, {accepted:.0f} of {drafted:.0f} drafted "
+        f"{per_step:.2f} tokens per drafted step, {accepted:.0f} of {drafted:.0f} drafted "
         f"tokens kept, {ours['steps']} steps instead of {plain['steps']}",
     )
     assert per_step > 1.3 and ours["steps"] < 0.8 * plain["steps"]
 
 
-def test_the_drafters_are_ours(run: Runner) -> None:
-    assert run("suffix")["cache"] == "foresay.integrations.vllm.arctic"
+def test_the_drafter_is_ours(run: Runner) -> None:
     assert run("custom")["drafter"] == "foresay.integrations.vllm.proposer"
     stats = run("custom")["stats"]
     assert stats["errors"] == 0 and stats["begun"] == len(requests(64) + sampled())

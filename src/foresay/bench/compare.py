@@ -195,40 +195,36 @@ def inputs_of(
     known = sum(point.measured for point in table.points)
     groups = len({trace.group for trace in traces})
     kind = "measured" if table.measured else "assumed"
+    limit = "assumed" if setup.max_tokens is None else "given"
     found = [
-        Input(
+        (
             "answers",
             "recorded",
             f"{len(traces)} requests of {groups} groups, {tokens} tokens, the longest {longest}, "
             f"{longest * len(traces) / tokens:.1f} times the mean; {left_out} without output are "
             "left out",
         ),
-        Input(
+        (
             "step costs",
             kind,
             f"{table.about}; {known} of {len(table.points)} points measured, the curve between "
             f"them is {table.error:.1%} off on average. {table.source}",
         ),
-        Input("drafting", drafting, f"{1e6 * setup.draft_seconds:g} µs per request and step"),
-        Input(
+        ("drafting", drafting, f"{1e6 * setup.draft_seconds:g} µs per request and step"),
+        (
             "limit of answers",
-            "assumed" if setup.max_tokens is None else "given",
+            limit,
             f"{setup.max_tokens or longest} tokens: what policies know of an answer's length",
         ),
     ]
     if stretch != 1:
         found.append(
-            Input("stretch", "assumed", f"each token of a text counts as {stretch:g} of context")
+            ("stretch", "assumed", f"each token of a text counts as {stretch:g} of context")
         )
     if setup.spread == "length":
         found.append(
-            Input("spread", "assumed", "groups are dealt to replicas by lengths known beforehand")
+            ("spread", "assumed", "groups are dealt to replicas by lengths known beforehand")
         )
-    found.append(
-        Input(
-            "not simulated",
-            "left out",
-            "sampling and scheduling beyond the table's times, networks, new weights",
-        )
-    )
-    return found
+    outside = "sampling and scheduling beyond the table's times, networks, new weights"
+    found.append(("not simulated", "left out", outside))
+    return [Input(*one) for one in found]

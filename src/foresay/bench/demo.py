@@ -15,7 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from foresay.budget.adaptive import Adaptive
-from foresay.counts import tokens_per_step
+from foresay.counts import first_difference, tokens_per_step
 from foresay.drafter import Source
 from foresay.models.progress import Progress, silent
 from foresay.sampling.params import SamplingParams
@@ -238,8 +238,4 @@ def _together(runs: list[TimedResults]) -> TimedResults:
 def _first_difference(a: Result, b: Result) -> int | None:
     if a.error is not None or b.error is not None:
         return 0
-    for at, (left, right) in enumerate(zip(a.token_ids, b.token_ids, strict=False)):
-        if left != right:
-            return at
-    lengths = len(a.token_ids), len(b.token_ids)
-    return None if lengths[0] == lengths[1] else min(lengths)
+    return first_difference(a.token_ids, b.token_ids)

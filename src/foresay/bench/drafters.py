@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from foresay.bench.questions import Question, in_order
 from foresay.budget.policy import Fixed, Policy, make_policy
-from foresay.counts import acceptance, tokens_per_step
+from foresay.counts import acceptance, first_difference, tokens_per_step
 from foresay.drafter import MAX_BUDGET
 from foresay.drafters.lineup import check_name, parts_of
 from foresay.errors import InputError
@@ -90,8 +90,12 @@ class Answered:
         self.accepted += other.accepted
         self.draft_seconds += other.draft_seconds
         self.texts += other.texts
-        if other.bytes is not None:
-            self.bytes = max(self.bytes or 0, other.bytes)
+        self.held(other.bytes)
+
+    def held(self, bytes: int | None) -> None:
+        """Note what the drafter was seen to hold."""
+        if bytes is not None:
+            self.bytes = max(self.bytes or 0, bytes)
 
     def note(self, results: Sequence[Result]) -> None:
         """Add the answers to one turn."""
@@ -291,7 +295,7 @@ def _answered(llm: LLM, question: Question, advance: Callable[[int], None]) -> A
         nonlocal calls, aside
         began = time.perf_counter()
         if drafter.active and calls % _EVERY == 1:
-            answered.bytes = max(answered.bytes or 0, drafter.bytes_used())
+            answered.held(drafter.bytes_used())
         calls += 1
         advance(tokens)
         aside += time.perf_counter() - began
@@ -308,7 +312,7 @@ def _answered(llm: LLM, question: Question, advance: Callable[[int], None]) -> A
         answered.note(results)
         said.append(results[0].text)
     if drafter.active:
-        answered.bytes = max(answered.bytes or 0, drafter.bytes_used())
+        answered.held(drafter.bytes_used())
     return answered
 
 
@@ -331,8 +335,7 @@ def _first_difference(
     for number, (a, b) in enumerate(zip(plain, other, strict=True), start=1):
         if a is None or b is None:
             return f"in answer {number}, which failed"
-        if a != b:
-            pairs = enumerate(zip(a, b, strict=False), start=1)
-            first = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)) + 1)
-            return f"in answer {number} from token {first} on"
+        first = first_difference(a, b)
+        if first is not None:
+            return f"in answer {number} from token {first + 1} on"
     return None

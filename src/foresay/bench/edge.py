@@ -179,18 +179,13 @@ class EdgeRow:
         tokens = max(_sum(answers, lambda a: len(a.tokens)), 1)
         rounds, steps = _sum(told, lambda s: s.rounds), _sum(answers, lambda a: a.cloud_steps)
         sent, accepted = _sum(told, lambda s: s.sent), _sum(told, lambda s: s.accepted)
-        drafts = _sum(told, lambda s: s.drafts)
-        examined = _sum(told, lambda s: sum(s.examined))
-        right = _sum(told, lambda s: sum(s.accepted_at))
-        rtts = [s.rtt for s in told if s.rtt is not None]
-        each = [a.per_token for a in answers if a.per_token is not None]
+        drafts, examined = _sum(told, lambda s: s.drafts), _sum(told, lambda s: sum(s.examined))
+        rtts = [1e3 * s.rtt for s in told if s.rtt is not None]
+        each = [1e3 * a.per_token for a in answers if a.per_token is not None]
         hard = [s.hard_ratio for s in told if s.hard_ratio is not None]
 
         def per(count: float, of: float) -> float | None:
             return round(count / of, 4) if of else None
-
-        def milli(seconds: float, of: float) -> float | None:
-            return round(1e3 * seconds / of, 4) if of else None
 
         def percentile(values: list[float], share: float) -> float:
             return round(float(np.quantile(values, share)), 5)
@@ -207,18 +202,18 @@ class EdgeRow:
             "tokens": int(tokens),
             "tokens_per_second": round(self.tokens_per_second, 3),
             "decode_p50": percentile([a.decoding for a in answers], 0.5),
-            "ms_per_token": milli(median(each), 1) if each else None,
+            "ms_per_token": round(median(each), 4) if each else None,
             "k": per(sent, drafts),
             "rounds": int(rounds),
             "accept_length": per(accepted, rounds),
             "accept_histogram": {str(n): count for n, count in sorted(self.lengths.items())},
             "la_over_k": per(accepted, sent),
-            "alpha_mean": per(right, examined),
+            "alpha_mean": per(_sum(told, lambda s: sum(s.accepted_at)), examined),
             "acceptance": [round(rate, 4) for rate in self.acceptance],
-            "edge_ms": milli(_sum(told, lambda s: s.draft_seconds), drafts),
-            "cloud_ms": milli(_sum(answers, lambda a: a.cloud_seconds), steps),
-            "rtt_ms": None if not rtts else round(1e3 * median(rtts), 3),
-            "hard_ratio": None if not hard else round(sum(hard) / len(hard), 4),
+            "edge_ms": per(1e3 * _sum(told, lambda s: s.draft_seconds), drafts),
+            "cloud_ms": per(1e3 * _sum(answers, lambda a: a.cloud_seconds), steps),
+            "rtt_ms": round(median(rtts), 3) if rtts else None,
+            "hard_ratio": round(sum(hard) / len(hard), 4) if hard else None,
             "bytes_up": per(_sum(told, lambda s: s.bytes_up), tokens),
             "bytes_down": per(_sum(told, lambda s: s.bytes_down), tokens),
             "wire_up": per(_sum(answers, lambda a: a.wire_up), tokens),

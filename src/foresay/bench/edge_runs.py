@@ -21,16 +21,15 @@ from foresay.bench.edge import BASELINES, CLOUD, EDGE_ONLY, EdgeAnswer, EdgeRow
 from foresay.bench.edge_table import EdgeTable
 from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import Question
-from foresay.budget.policy import make_policy
 from foresay.corpus import open_corpus
 from foresay.drafter import SeededParams
 from foresay.drafters.lineup import check_name, parts_of
-from foresay.edge.alone import model_in, write_alone
 from foresay.edge.client import EdgeClient
-from foresay.edge.drafting import edge_drafter
-from foresay.edge.gating import CorpusWords, usual_gate
+from foresay.edge.drafting import edge_drafter, model_in, write_edge_only
+from foresay.edge.gating import usual_gate
 from foresay.edge.link import Round
 from foresay.edge.messages import Wait
+from foresay.edge.text_rules import CorpusWords
 from foresay.errors import ForesayError, InputError
 from foresay.models.load import find_model
 from foresay.models.progress import Progress, silent
@@ -38,6 +37,7 @@ from foresay.models.tokenizer import Tokenizer
 
 __all__ = ["EdgeSetup", "check_setup", "run_edge"]
 
+_POLICY = "adaptive"  # of the server that drafts
 _WAIT: dict[str, Wait] = {
     "blocking": "block",
     "ahead": "adaptive",
@@ -57,9 +57,8 @@ class EdgeSetup:
     drafter        of the edge; corpus: a file for it
     gate           the edge sends as the usual gate says
     edge_model     the edge's own model, for `edge-only`
-    cloud_drafter  of the server for all ways but `cloud`; policy: how much it drafts
+    cloud_drafter  of the server for all ways but `cloud`, which drafts as much as pays
     memory_mb      for the KV cache of each server
-    options        more of `foresay serve`
 
     Raises: InputError when constructed.
     """
@@ -72,9 +71,7 @@ class EdgeSetup:
     gate: bool = False
     edge_model: str | None = None
     cloud_drafter: str = "suffix"
-    policy: str = "adaptive"
     memory_mb: int = 512
-    options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if EDGE_ONLY in self.ways and self.edge_model is None:
@@ -94,7 +91,7 @@ class EdgeSetup:
             "edge_gate": self.gate,
             "edge_model": None if self.edge_model is None else Path(self.edge_model).name,
             "cloud_drafter": self.cloud_drafter,
-            "cloud_policy": self.policy,
+            "cloud_policy": _POLICY,
             "rtts_ms": [round(1e3 * link.rtt, 3) for link in self.links],
             "jitter_ms": round(1e3 * first.jitter, 3),
             "loss": first.loss,
@@ -118,8 +115,6 @@ def check_setup(setup: EdgeSetup, progress: Progress = silent) -> None:
         with _naming("cloud_drafter", setup.cloud_drafter):
             if setup.cloud_drafter not in ("none", "edge"):
                 _without_models(setup.cloud_drafter, progress)
-        with _naming("policy", setup.policy):
-            make_policy(setup.policy)
     if set(setup.ways) - {*BASELINES, EDGE_ONLY}:
         if setup.corpus is not None:
             with _naming("corpus", str(setup.corpus)):
@@ -223,7 +218,7 @@ class _Seat:
         sampling = SeededParams(params, params.seed or 0)
         made, began = EdgeAnswer(question.where), perf_counter()
         ends = self._server.ends if not params.ignore_eos else []
-        for tokens, _ in write_alone(
+        for tokens, _ in write_edge_only(
             self._alone, list(prompt), sampling, tokens=params.max_tokens, ends=ends
         ):
             made.statistics.ttft = made.statistics.ttft or perf_counter() - began
@@ -281,13 +276,12 @@ def run_edge(
         loop = asyncio.new_event_loop()
         stack.callback(_close, loop)
         progress("read", 0, None)
-        given = ("--policy", setup.policy, *setup.options)
         plain = stack.enter_context(
             cloud(setup.model, tenants, "--drafter", "none", memory_mb=setup.memory_mb)
         )
         drafting = plain
         if set(setup.ways) - {CLOUD, EDGE_ONLY}:
-            named = ("--drafter", setup.cloud_drafter, *given)
+            named = ("--drafter", setup.cloud_drafter, "--policy", _POLICY)
             drafting = stack.enter_context(
                 cloud(setup.model, tenants, *named, memory_mb=setup.memory_mb)
             )

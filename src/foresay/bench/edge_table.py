@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Any
@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from foresay.bench.edge import BASELINES, CLOUD, CLOUD_DRAFTS, EDGE_ONLY, EdgeRow
+from foresay.counts import first_difference
 from foresay.draft import Draft
-from foresay.edge.wire import Commit, DraftMessage, encode, pack
+from foresay.edge.ids import pack
+from foresay.edge.messages import Commit, DraftMessage
+from foresay.edge.wire import encode
 
 __all__ = ["Bar", "EdgeTable", "bars", "round_bytes"]
 
@@ -66,7 +69,7 @@ class EdgeTable:
         for row in sorted(self.rows, key=lambda row: row.way != CLOUD):
             for answer in row.answers if row.way != EDGE_ONLY else ():
                 expected = plain.setdefault(answer.question, answer.tokens)
-                at = _first_difference(expected, answer.tokens)
+                at = first_difference(expected, answer.tokens)
                 if at is not None:
                     found.append(
                         f"{answer.question}: {row.way} at {1e3 * row.rtt:g} ms differs from "
@@ -185,10 +188,3 @@ def round_bytes(k: int = 8, vocabulary: int = 151_936) -> tuple[int, int]:
         server_us=100_000,
     )
     return len(encode(draft)), len(encode(commit))
-
-
-def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    for at, (one, other) in enumerate(zip(a, b, strict=False)):
-        if one != other:
-            return at
-    return None if len(a) == len(b) else min(len(a), len(b))

@@ -27,9 +27,9 @@ Spread = Literal["round", "length"]
 class Plan:
     """How drafts are used.
 
-    policy  none, threshold (the first seed's: SAM-Decoding's rule on a request's own text, a chain
-            of `k` while at most `batch` requests run), fixed (`k` nodes), dynamic-k, adaptive, or
-            oracle (adaptive, with a drafter that knows the answers: an upper bound)
+    policy  none, threshold (a published setting: SAM-Decoding's rule on a request's own text, a
+            chain of `k` while at most `batch` requests run), fixed (`k` nodes), dynamic-k,
+            adaptive, or oracle (adaptive, with a drafter that knows the answers: an upper bound)
     share   what requests draft from: own text, also their group, or that and finished answers
     order   in which requests are admitted: of the file, or one of every group first
     k       drafted nodes of threshold (None: 3) and fixed (None: 8)

@@ -12,17 +12,17 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay.abilities import abilities_of
 from foresay.arrays import Int32s, sizes_of
 from foresay.bench.replay import walk
 from foresay.bench.step_costs import StepTable
-from foresay.budget.load import along_paths, depths_of, parents_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams
 from foresay.engine.compute import Outcome
-from foresay.engine.step import Laps, Step
-from foresay.engine.text import AnswerText
+from foresay.engine.step import Step, Timings
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError, StateError
-from foresay.models.target import Hidden, Outputs, Part
+from foresay.models.target import Hidden, Outputs, SequenceInput
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.traces import Trace
 from foresay.verdict import Verdict, VerdictBatch, Wants
@@ -83,6 +83,8 @@ class CountedTarget:
     exact: bool | None = None
     version = 0
     depth = 0
+    threads = 1
+    identity: str | None = None
     bytes_per_token = 1
 
     def __init__(self, *, vocabulary: int, context: int) -> None:
@@ -94,7 +96,7 @@ class CountedTarget:
     def open_filled(self, tokens: int) -> CountedKv:
         return CountedKv(tokens)
 
-    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         self._refuse()
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -107,7 +109,7 @@ class CountedTarget:
         raise StateError("a simulated target has no weights; expected an engine with `compute`")
 
 
-class RecordedEnd(AnswerText):
+class RecordedEnd(IncrementalDetokenizer):
     """Ends an answer after so many tokens, which neither the engine nor its policy is told."""
 
     def __init__(self, length: int) -> None:
@@ -145,7 +147,7 @@ class RecordedAnswers:
         self.begun: dict[int, float] = {}
         """When each request was first in a step, by its number."""
 
-    def __call__(self, step: Step, wants: Wants, laps: Laps) -> Outcome:
+    def __call__(self, step: Step, wants: Wants, laps: Timings) -> Outcome:
         if wants.topk or wants.hidden:
             raise InputError(
                 "the drafter wants to see a model's output; recorded answers have none"
@@ -194,11 +196,11 @@ def _paths(
     if not len(drafts.tokens):
         return np.empty(0, np.int32), np.zeros(len(drafts), np.int64)
     owner = np.repeat(np.arange(len(drafts)), counts)
-    depths = depths_of(drafts)
+    depths = drafts.depths
     known = depths < left[owner]
     places = np.where(known, at[owner] + depths - 1, 0)
     agrees = np.append(known & (flat[places] == drafts.tokens), True).astype(np.int64)
-    agrees = along_paths(drafts, parents_of(drafts), agrees, np.minimum)[:-1].astype(bool)
+    agrees = drafts.along_paths(agrees, np.minimum)[:-1].astype(bool)
     deepest = np.zeros(len(drafts), np.int64)
     np.maximum.at(deepest, owner[agrees], depths[agrees])
     nodes = np.flatnonzero(agrees)
@@ -224,8 +226,9 @@ class ClockedDrafter:
         self.wants = drafter.wants
         self.finish = drafter.finish
         self.observe = drafter.observe
-        if hasattr(drafter, "drop_group"):
-            self.drop_group = drafter.drop_group
+        groups = abilities_of(drafter).groups
+        if groups is not None:
+            self.drop_group, self.add_to_group = groups.drop_group, groups.add_to_group
 
     def begin(self, prompt: Int32s, /, **about: Any) -> Any:
         return self._drafter.begin(prompt, **about)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from foresay.abilities import abilities_of
 from foresay.counts import acceptance, tokens_per_step
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter
@@ -129,8 +130,7 @@ def replay(
     result = ReplayResult(requests=len(traces))
     waiting = (staggered(traces) if order == "stagger" else list(traces))[::-1]
     members = Counter(trace.group for trace in traces)
-    drop_group = getattr(drafter, "drop_group", None)
-    add = getattr(drafter, "add_to_group", None) if share != "none" else None
+    groups = abilities_of(drafter).groups if share != "none" else None
     running: list[_Running] = []
     told: set[str] = set()
 
@@ -138,10 +138,10 @@ def replay(
         while waiting and len(running) < lockstep:
             trace = waiting.pop()
             group = None if share == "none" else trace.group
-            if earlier is not None and add is not None and trace.group not in told:
+            if earlier is not None and groups is not None and trace.group not in told:
                 told.add(trace.group)
                 for answer in earlier.of(trace.prompt):
-                    add(trace.group, trace.prompt, answer)
+                    groups.add_to_group(trace.group, trace.prompt, answer)
             running.append(_Running(trace, drafter.begin(trace.prompt, group=group)))
 
         active = [request for request in running if request.left]
@@ -157,9 +157,9 @@ def replay(
             drafter.finish(request.state)
             group = request.trace.group
             members[group] -= 1
-            if share != "none" and not members[group] and drop_group is not None:
+            if groups is not None and not members[group]:
                 with suppress(UnknownGroup):  # dropped already, to keep a bound on memory
-                    drop_group(group)
+                    groups.drop_group(group)
         running = [request for request in running if request.left]
     if earlier is not None:
         for trace in traces:
@@ -201,9 +201,9 @@ def replay_epochs(
         ]
         if epoch:
             earlier.new_version()
-            change = getattr(drafter, "new_version", None)
-            if change is not None:
-                change(epochs)
+            versions = abilities_of(drafter).versions
+            if versions is not None:
+                versions.new_version(epochs)
         results.append(
             replay(
                 some,
@@ -313,11 +313,10 @@ def _verify(request: _Running, draft: Draft, chain: bool, result: ReplayResult) 
 
 def _weigh(drafter: Drafter[Any], result: ReplayResult) -> None:
     """Keep the bytes per token of the fullest moment, if the drafter can tell."""
-    used = getattr(drafter, "bytes_used", None)
-    held = getattr(drafter, "tokens_held", None)
-    if used is None or held is None:
+    memory = abilities_of(drafter).memory
+    if memory is None:
         return
-    tokens = held()
+    tokens = memory.tokens_held()
     if tokens and tokens >= result.peak_tokens:
         result.peak_tokens = tokens
-        result.bytes_per_token = used() / tokens
+        result.bytes_per_token = memory.bytes_used() / tokens

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from foresay.abilities import abilities_of
 from foresay.bench.plans import Plan, Setup
 from foresay.bench.recorded import (
     Clock,
@@ -215,10 +216,10 @@ class _Replica:
         state = self._drafter.begin(trace.prompt, group=None)
         self._drafter.observe([state], [Verdict([], trace.output)])
         self._drafter.finish(state)
-        add = getattr(self._drafter, "add_to_group", None)
-        if add is not None and any(trace.group == other.group for other in self.traces):
+        groups = abilities_of(self._drafter).groups
+        if groups is not None and any(trace.group == other.group for other in self.traces):
             tenant = self._tenants.get(trace.group)
-            add(trace.group, trace.prompt, trace.output, tenant=tenant)
+            groups.add_to_group(trace.group, trace.prompt, trace.output, tenant=tenant)
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         """Step until all requests have ended; then `requests` and `steps` are complete."""

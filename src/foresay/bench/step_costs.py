@@ -218,34 +218,33 @@ def _table(name: str, found: Any) -> StepTable:
             raise TraceError(f"{name}: {field!r} is {found.get(field)!r}; expected {kind.__name__}")
     if not found["rows"]:
         raise TraceError(f"{name}: 'rows' is empty; expected at least 1 timed step")
-    points = []
-    for at, row in enumerate(found["rows"]):
-        where = f"{name}, rows[{at}]"
-        requests = int(_number(where, row, "requests", whole=True))
-        rows = int(_number(where, row, "rows", whole=True))
-        if rows < requests:
-            raise TraceError(
-                f"{where} has {rows} rows for {requests} requests; expected at least 1 for each"
-            )
-        context, seconds = _number(where, row, "context"), _number(where, row, "seconds")
-        measured = row.get("measured", found["measured"])
-        if type(measured) is not bool:
-            raise TraceError(f"{where}: 'measured' is {measured!r}; expected true or false")
-        points.append(CostPoint(requests, rows, context, seconds, measured))
+    points = [_point(f"{name}, rows[{at}]", row, found) for at, row in enumerate(found["rows"])]
     prefill = found.get("prefill", [])
     if not isinstance(prefill, list):
         raise TraceError(f"{name}: 'prefill' is {prefill!r}; expected a list")
-    steps = sorted(
-        (
-            int(_number(f"{name}, prefill[{at}]", row, "rows", whole=True)),
-            _number(f"{name}, prefill[{at}]", row, "seconds"),
-        )
-        for at, row in enumerate(prefill)
-    )
+    steps = []
+    for at, row in enumerate(prefill):
+        where = f"{name}, prefill[{at}]"
+        rows = int(_number(where, row, "rows", whole=True))
+        steps.append((rows, _number(where, row, "seconds")))
     draft = found.get("draft_seconds")
     if draft is not None:
         draft = _number(name, found, "draft_seconds")
-    return StepTable(name, found["about"], found["source"], tuple(points), tuple(steps), draft)
+    about = found["about"], found["source"]
+    return StepTable(name, *about, tuple(points), tuple(sorted(steps)), draft)
+
+
+def _point(where: str, row: Any, table: dict[str, Any]) -> CostPoint:
+    requests, rows = (int(_number(where, row, name, whole=True)) for name in ("requests", "rows"))
+    if rows < requests:
+        raise TraceError(
+            f"{where} has {rows} rows for {requests} requests; expected at least 1 for each"
+        )
+    context, seconds = (_number(where, row, name) for name in ("context", "seconds"))
+    measured = row.get("measured", table["measured"])
+    if type(measured) is not bool:
+        raise TraceError(f"{where}: 'measured' is {measured!r}; expected true or false")
+    return CostPoint(requests, rows, context, seconds, measured)
 
 
 def _number(where: str, row: Any, field: str, *, whole: bool = False) -> float:

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from foresay.bench.simulate import SimulatedRequest, Simulation
-from foresay.plot import COLOURS, ticks
+from foresay.plot import COLOURS, document, ticks
 
 __all__ = ["timeline_json", "timeline_svg"]
 
@@ -44,12 +44,7 @@ def timeline_svg(runs: Sequence[Simulation], title: str = "a rollout step") -> s
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / right
 
     height = _TOP + len(runs) * (_HEIGHT + _GAP) + 20
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        'font-family="sans-serif" font-size="12" fill="#333">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="20" font-size="15">{escape(title)}</text>',
-    ]
+    parts = []
     for number, run in enumerate(runs):
         top = _TOP + number * (_HEIGHT + _GAP)
         parts.append(
@@ -71,7 +66,7 @@ def timeline_svg(runs: Sequence[Simulation], title: str = "a rollout step") -> s
         f'<text x="{_WIDTH / 2}" y="{height - 8}" text-anchor="middle">'
         "simulated seconds; a bar is a request, a colour its group</text>"
     )
-    return "\n".join([*parts, "</svg>\n"])
+    return document(_WIDTH, height, title, _LEFT, parts)
 
 
 def _bars(run: Simulation, top: int, across: Any, colours: dict[str, str]) -> list[str]:

@@ -29,22 +29,18 @@ from numpy.typing import NDArray
 from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.budget.asking import Asking
-from foresay.budget.calibration import (
-    DepthCalibration,
-    RequestCalibration,
-    ScoreCalibration,
-    TenantCalibrations,
-)
+from foresay.budget.calibration import Calibration
 from foresay.budget.cost import StepCost, seconds_lost
-from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, within_max_tokens
+from foresay.budget.load import Load, StepFacts, within_max_tokens
 from foresay.budget.price import PriceOfTime
+from foresay.budget.selected import SelectedNodes
+from foresay.budget.trials import SHARE, TrialAccount
 from foresay.budget.urgency import worth_of_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
 __all__ = ["Adaptive"]
 
-_MOST_ACCOUNT = 0.5  # of a plain step's time
 _MOST_TRIAL = 0.25
 _LEAST_REACH = 8  # nodes
 _FORGETS = 0.95  # a step's share of what the last steps verified
@@ -55,7 +51,7 @@ class _Trial(NamedTuple):
     """More than seems to pay: drafted (without `chosen`), or verified."""
 
     seconds_per_token: float  # of the best choice as far as known
-    chosen: Chosen | None = None
+    chosen: SelectedNodes | None = None
     extra: NDArray[np.int64] | None = None  # the nodes of `chosen` that are more
     price: float = 0.0  # the seconds they take
 
@@ -74,7 +70,7 @@ class Adaptive:
     name = "adaptive"
 
     def __init__(
-        self, cost: StepCost, *, most: int = 32, total: int = 512, share: float = 0.004
+        self, cost: StepCost, *, most: int = 32, total: int = 512, share: float = SHARE
     ) -> None:
         for name, value in (("most", most), ("total", total)):
             if type(value) is not int or not 1 <= value <= 4096:
@@ -84,12 +80,9 @@ class Adaptive:
         self.cost = cost
         self._most = most
         self._total = total
-        self._share = share
-        self._scores = TenantCalibrations(ScoreCalibration)
-        self._depths = TenantCalibrations(DepthCalibration)
-        self._requests = RequestCalibration()
+        self._calibration = Calibration()
         self._asking = Asking(most)
-        self._account = 0.0
+        self._account = TrialAccount(share)
         self._asked = 0
         self._asking_for = 0  # so many requests
         self._verified = float(most)  # nodes of a request: the most of the last steps
@@ -122,7 +115,7 @@ class Adaptive:
         cap = min(self._most, max(4, self._total // self._asking_for), self._reach())
         plan = self._asking.plan(self.cost, cap, load, self._asking_for, self._plain)
         self._asked = plan.best
-        if plan.trial and self._account >= plan.loss:
+        if plan.trial and self._account.covers(plan.loss):
             # Its price: the draft, and verification beyond a plain step. See `observe`.
             self._asked = plan.trial
             self._trial = _Trial(plan.seconds_per_token)
@@ -145,7 +138,7 @@ class Adaptive:
         """So much of this step's drafting was weighed by the drafter, by that price."""
         self._spent = seconds
 
-    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
+    def choose(self, drafts: DraftBatch, load: Load) -> SelectedNodes:
         """The nodes worth verifying.
 
         Mutates: what the policy remembers of this step. Raises: InputError for a number of drafts
@@ -153,19 +146,19 @@ class Adaptive:
         """
         drafts = DraftBatch.of(drafts)
         load = self._with_worth(load)
-        nodes = within_max_tokens(drafts, load)
-        if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
-            return choose_nodes(drafts, np.empty(0, np.int64))
-        order, gains = self._ranked(drafts, load, nodes)
+        within = within_max_tokens(drafts, load)
+        if not within.any():
+            return SelectedNodes(drafts, within)
+        order, gains = self._ranked(drafts, load, None if within.all() else within.nonzero()[0])
         tokens, times = self._tokens_and_times(drafts, load, order, gains)
         best = taken = int((tokens / times).argmax())
         if best < len(order):
             taken = self._tried(best, tokens, times)
-        flat = order[:taken].copy()
-        flat.sort()
-        chosen = choose_nodes(drafts, flat)
+        keep = np.zeros(len(within), bool)
+        keep[order[:taken]] = True
+        chosen = SelectedNodes(drafts, keep)
         if taken > best and self._trial is None:
-            extra = flat.searchsorted(order[best:taken])
+            extra = chosen.flat.searchsorted(order[best:taken])
             price = float(times[taken] - times[best])
             self._trial = _Trial(float(times[best] / tokens[best]), chosen, extra, price)
         return chosen
@@ -174,9 +167,10 @@ class Adaptive:
         self, drafts: DraftBatch, load: Load, nodes: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Flat indices by falling gain, parents first, and the gains: chances, or by weight."""
-        calibration = self._depths if _judged_by_depth(drafts) else self._scores
-        chances = calibration(drafts, load.tenants)
-        worth = np.ones(len(drafts)) if load.ids is None else self._requests(load.ids)
+        chances = self._calibration(drafts, load.tenants)
+        worth = np.ones(len(drafts))
+        if load.ids is not None:
+            worth = self._calibration.factors(load.ids)
         if load.weights is not None:
             worth = worth * load.weights
         return _core.ranked(chances, drafts.offsets, worth, nodes)
@@ -202,12 +196,10 @@ class Adaptive:
 
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
         """`best`, or more if the account covers what seems to be lost by it."""
-        if self._account <= 0:
-            return best
         loss = seconds_lost(tokens, times, times[best] / tokens[best])
         bearable = np.flatnonzero(loss <= _MOST_TRIAL * times[0])
         taken = int(bearable[-1])
-        return taken if taken > best and loss[taken] <= self._account else best
+        return taken if taken > best and self._account.covers(float(loss[taken])) else best
 
     def observe(self, step: StepFacts) -> None:
         """Learn what the step took and what its nodes were worth.
@@ -223,11 +215,7 @@ class Adaptive:
             counts = sizes_of(drafts.offsets)
             self._verified = max(self._verified, float(counts.max()))
             reads += int(counts @ load.contexts) + nodes
-            calibration = self._depths if _judged_by_depth(drafts) else self._scores
-            if load.ids is not None:
-                chances = calibration(drafts, load.tenants)
-                self._requests.observe(load.ids, drafts, chances, step.accepted)
-            calibration.observe(drafts, load.tenants, step.accepted)
+            self._calibration.observe(drafts, step.accepted, load.tenants, load.ids)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         drafting = max(step.draft_seconds - self._spent, 0.0)
         self._asking.observe(
@@ -251,26 +239,15 @@ class Adaptive:
 
     def _settle(self, step: StepFacts, load: Load, rows: int, reads: int, keys: int) -> None:
         """Pay the trial of this step from the account, or its gain into it."""
-        self._account += self._share * (step.seconds + step.draft_seconds)
         trial = self._trial
         if trial is not None and trial.chosen is None:  # more was drafted
             rows, reads = rows - load.other_rows, reads - load.other_reads
             took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
             won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
-            self._account -= seconds_lost(load.worth + won, took, trial.seconds_per_token)
+            self._account.settle(seconds_lost(load.worth + won, took, trial.seconds_per_token))
         elif trial is not None and trial.chosen is step.chosen:  # more was verified
             worth = load.worth_of(step.chosen.drafts)[trial.extra]
             won = float(worth @ step.accepted[trial.extra])
-            self._account -= seconds_lost(won, trial.price, trial.seconds_per_token)
-        limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)
-        self._account = min(max(self._account, -limit), limit)
+            self._account.settle(seconds_lost(won, trial.price, trial.seconds_per_token))
+        self._account.earn(step.seconds + step.draft_seconds, self._plain)
         self._trial = None
-
-
-def _judged_by_depth(drafts: DraftBatch) -> bool:
-    """Whether scores are missing, or must not be used.
-
-    Sampled tokens are judged by depth alone: dropping one for what it is would change the
-    distribution of committed tokens under the rule `rejection`.
-    """
-    return drafts.scores is None or drafts.probs is not None

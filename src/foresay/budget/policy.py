@@ -23,7 +23,8 @@ import numpy as np
 from foresay.arrays import sizes_of
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, depths_of, within_max_tokens
+from foresay.budget.load import Load, StepFacts, within_max_tokens
+from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET
 from foresay.errors import InputError
@@ -54,7 +55,7 @@ class Policy(Protocol):
         """
         ...
 
-    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
+    def choose(self, drafts: DraftBatch, load: Load) -> SelectedNodes:
         """Which of the drafted nodes are verified: with a node always its parent. Not called in a
         step in which all budgets are 0.
 
@@ -102,13 +103,13 @@ class Fixed:
         """`k` nodes where more than 1 token is left."""
         return [self.k if left > 1 else 0 for left in load.tokens_left.tolist()]
 
-    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
+    def choose(self, drafts: DraftBatch, load: Load) -> SelectedNodes:
         """All nodes within max_tokens.
 
         Raises: InputError for a number of drafts that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
-        return choose_nodes(drafts, within_max_tokens(drafts, load))
+        return SelectedNodes(drafts, within_max_tokens(drafts, load))
 
     def observe(self, step: StepFacts) -> None:
         """Nothing is learned."""
@@ -189,7 +190,7 @@ class DynamicK(Fixed):
             return
         owner = np.repeat(np.arange(len(drafts)), sizes_of(drafts.offsets))
         drafted = np.zeros(len(drafts), np.int64)
-        np.maximum.at(drafted, owner, depths_of(drafts))
+        np.maximum.at(drafted, owner, drafts.depths)
         accepted = np.bincount(owner[step.accepted], minlength=len(drafts))
         if ids is None:
             self.k = self.next_k(self.k, int(accepted.sum()), int(drafted.sum()))

@@ -194,8 +194,9 @@ def edge(
     from foresay.edge.client import EdgeClient
     from foresay.edge.connection import edge_url
     from foresay.edge.drafting import check_edge_name
-    from foresay.edge.gating import CorpusWords, usual_gate
+    from foresay.edge.gating import usual_gate
     from foresay.edge.link import AcceptanceRule, LinkRule
+    from foresay.edge.text_rules import CorpusWords
 
     edge_url(cloud)
     name = _drafter(drafter, draft_model)

@@ -24,9 +24,11 @@ class Shown:
     """One answer as it comes."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, quiet: bool) -> None:
-        from foresay.engine.text import AnswerText
+        from foresay.engine.text import IncrementalDetokenizer
 
-        self._answer = AnswerText(tokenizer.decode, params.stop_texts, params.min_tokens)
+        self._answer = IncrementalDetokenizer(
+            tokenizer.decode, params.stop_texts, params.min_tokens
+        )
         self._console = Console(highlight=False)
         self._colours = in_colour(self._console)
         self._quiet = quiet
@@ -39,11 +41,11 @@ class Shown:
         self._stats: StreamStatistics | None = None
 
     def add(self, piece: Any) -> None:
-        from foresay.edge.alone import LABEL
+        from foresay.edge.drafting import EDGE_ONLY
 
         if piece.edge_only and not self._alone and piece.tokens:
             self.end_line()
-            print(f"foresay: {LABEL}", file=sys.stderr, flush=True)
+            print(f"foresay: {EDGE_ONLY}", file=sys.stderr, flush=True)
         for token, source in zip(piece.tokens, piece.sources, strict=True):
             self._tokens.append(token)
             self._sources.append(source)

@@ -284,7 +284,7 @@ def _as_they_end(
         done += len(chunk.token_ids)
         if chunk.result is not None:
             done += params.max_tokens - len(chunk.result.token_ids)  # it ended early
-            yield chunk.prompt_index * params.n + chunk.sample, chunk.result
+            yield chunk.index, chunk.result
         progress("answer", done, total)
 
 

@@ -236,15 +236,14 @@ def _drafter(
 ) -> Any:
     if name == "none":
         return None
-    from foresay.drafters.lineup import make_drafter
-    from foresay.serve.edge.offered import OfferedDrafter
+    from foresay.drafters.lineup import make_drafter, with_external_drafts
     from foresay.serve.start import tenant_room
 
     if name == "edge":
-        return OfferedDrafter(None)
+        return with_external_drafts(None)
     room = tenant_room(tenants, tenant_bytes)
     own = make_drafter(name, share="all", corpus=corpus, verify=True, room=room, model=model)
-    return OfferedDrafter(own)
+    return with_external_drafts(own)
 
 
 def _ready(name: str, as_json: bool) -> Any:

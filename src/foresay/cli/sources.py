@@ -10,7 +10,7 @@ from rich.text import Text
 
 from foresay.cli.show import harmless
 from foresay.drafter import SOURCE_NAMES, Source
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 
 __all__ = [
     "MARKS",
@@ -70,7 +70,7 @@ def spans(
     A character that needs several tokens belongs to the one that completes it. Tokens without
     a source are the model's own.
     """
-    answer = AnswerText(decode, stops, least)
+    answer = IncrementalDetokenizer(decode, stops, least)
     pieces: list[Span] = []
     known = [*sources, *[Source.MODEL] * (len(tokens) - len(sources))]
     for token, source in zip(tokens, known, strict=False):

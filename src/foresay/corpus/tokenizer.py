@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foresay.arrays import as_path
 
-__all__ = ["UNBOUND", "tokenizer_hash_of"]
+__all__ = ["UNBOUND", "tokenizer_hash_in", "tokenizer_hash_of"]
 
 UNBOUND = bytes(32)
 """The hash in a corpus file that is not bound to a tokenizer."""
@@ -24,3 +24,9 @@ def tokenizer_hash_of(tokenizer: str | PathLike[str] | bytes) -> bytes:
     else:
         content = Path(as_path(tokenizer, "the tokenizer file")).read_bytes()
     return hashlib.sha256(content).digest()
+
+
+def tokenizer_hash_in(folder: Path) -> bytes | None:
+    """Of the tokenizer in a model's folder, if there is one."""
+    file = folder / "tokenizer.json"
+    return tokenizer_hash_of(file) if file.is_file() else None

@@ -6,6 +6,7 @@ CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 RecycleDrafter  what the target itself found likely before: Token Recycling
 MergeDrafter    several drafters' drafts in one tree
+ExternalDrafter what comes from outside, such as from edge clients; a member of a MergeDrafter
 WorkerDrafter   any of these that draft from the text alone, in a process of its own
 ModelDrafter    a smaller model
 SelfDrafter     some of the target's own layers
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from foresay.drafters.corpus import CorpusDrafter
     from foresay.drafters.eagle import EagleDrafter as EagleDrafter
+    from foresay.drafters.external import ExternalDrafter
     from foresay.drafters.merge import MergeDrafter
     from foresay.drafters.model import ModelDrafter
     from foresay.drafters.mtp import MtpDrafter as MtpDrafter
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CorpusDrafter",
+    "ExternalDrafter",
     "MergeDrafter",
     "ModelDrafter",
     "NgramDrafter",
@@ -44,6 +47,7 @@ __all__ = [
 _HOMES = {
     "CorpusDrafter": "corpus",
     "EagleDrafter": "eagle",  # not in __all__: `import *` must not need torch
+    "ExternalDrafter": "external",
     "MergeDrafter": "merge",
     "ModelDrafter": "model",
     "MtpDrafter": "mtp",  # likewise

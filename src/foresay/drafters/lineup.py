@@ -15,7 +15,16 @@ from foresay.errors import InputError
 if TYPE_CHECKING:
     from foresay.drafters.decoding.shapes import ShapeLike
 
-__all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter", "parts_of", "sees_target"]
+__all__ = [
+    "NAMES",
+    "Room",
+    "Share",
+    "check_name",
+    "make_drafter",
+    "parts_of",
+    "sees_target",
+    "with_external_drafts",
+]
 
 Share = Literal["none", "group", "all"]
 """What requests draft from each other: nothing, their group, or that and all finished answers."""
@@ -128,6 +137,18 @@ def make_drafter(
     from foresay.drafters.merge import MergeDrafter
 
     return MergeDrafter(*made, rule="first" if name.startswith(_FIRST) else "union")
+
+
+def with_external_drafts(drafter: Drafter[Any] | None) -> Drafter[Any]:
+    """This drafter with drafts from outside in the same tree; None: nothing else is drafted."""
+    from foresay.drafters.external import ExternalDrafter
+    from foresay.drafters.merge import MergeDrafter
+
+    if drafter is None:
+        return ExternalDrafter()
+    if isinstance(drafter, MergeDrafter) and drafter.rule == "union":
+        return MergeDrafter(*drafter.drafters, ExternalDrafter())
+    return MergeDrafter(drafter, ExternalDrafter())
 
 
 def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from foresay.corpus import tokenizer_hash_of
 from foresay.drafters.decoding.drafter import MEMORY, Choice, DecodingDrafter
 from foresay.drafters.decoding.shapes import Dynamic, ShapeLike
-from foresay.errors import ModelError, UnsupportedModel
+from foresay.errors import ModelError
 from foresay.models.weights.folder import config_of
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ class ModelDrafter(DecodingDrafter):
     For requests under rule rejection tokens are sampled from the model's processed distribution,
     without replacement, and drafts have `probs`; a tree by confidence is a chain for them.
 
-    A score is the product of the chances on the path: see `decoding.law`. Each request has keys and
-    values of the draft model from its first draft until `finish`, unless they are forgotten. A text
-    that is longer than the model's context, or has a token that it does not know, gets no drafts.
+    A score is the product of the chances on the path: see `decoding.next_tokens`. Each request has
+    keys and values of the draft model from its first draft until `finish`, unless they are
+    forgotten. A text that is longer than the model's context, or has a token that it does not know,
+    gets no drafts.
     One thread at a time may use it.
 
     Raises: InputError when constructed; for a name also as `models.load.load`.
@@ -72,7 +73,7 @@ class ModelDrafter(DecodingDrafter):
 def _loaded(name: str | os.PathLike[str]) -> tuple[Any, bytes | None]:
     """The target of that name, and the hash of its tokenizer, if that is known. Weights of 16 and
     32 bits are quantised to 8 where the core has a decoder for them: drafts need not be exact."""
-    from foresay.models.cpu.quantised_decoder import quantised_config
+    from foresay.models.cpu.quantised_decoder import can_quantise
     from foresay.models.load import find_model, load
 
     found = find_model(name)
@@ -82,12 +83,8 @@ def _loaded(name: str | os.PathLike[str]) -> tuple[Any, bytes | None]:
             f"as --drafter eagle:{name}"
         )
     quantize: Literal["q8_0"] | None = None
-    if found.gguf is None:
-        try:
-            quantised_config(found.folder)
-            quantize = "q8_0"
-        except UnsupportedModel:
-            pass  # transformers runs it
+    if found.gguf is None and can_quantise(found.folder):
+        quantize = "q8_0"
     file = Path(found.folder) / "tokenizer.json"
     own = tokenizer_hash_of(file) if file.is_file() else _noted_hash(config_of(found.folder))
     return load(found, quantize=quantize), own

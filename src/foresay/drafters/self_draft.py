@@ -13,7 +13,7 @@ from foresay.draft import Draft
 from foresay.drafter import as_budgets, as_states, check_lengths
 from foresay.drafters.decoding.drafter import MEMORY, Choice, DecodingDrafter
 from foresay.drafters.decoding.shapes import ShapeLike
-from foresay.drafters.decoding.written import Written
+from foresay.drafters.decoding.state import RequestState
 from foresay.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class SelfDrafter(DecodingDrafter):
     shape, choice, memory  as for `ModelDrafter`
 
     The weights are the target's own, and so are the keys and values that an engine lends it (see
-    `lend`): it computes and keeps nothing of a request's text, only the drafted tokens. A text of
-    which the target has not stored all but the last token gets no draft. Without an engine it keeps
-    keys and values of its own, as ModelDrafter does.
+    `share_kv_cache`): it computes and keeps nothing of a request's text, only the drafted tokens. A
+    text of which the target has not stored all but the last token gets no draft. Without an engine
+    it keeps keys and values of its own, as ModelDrafter does.
 
     What can be skipped depends on the model, and a small one may need all of its layers: for
     SmolLM2-135M `best_layers` found no set that is faster than none. docs/drafters.md has what the
@@ -72,11 +72,6 @@ class SelfDrafter(DecodingDrafter):
         kept: tuple[int, ...] = model.kept
         return kept
 
-    @property
-    def needs_target(self) -> bool:
-        """Whether it has no target yet, so that only an engine can use it."""
-        return self._model is None
-
     def fit(self, target: Target, tokenizer_hash: bytes | None = None) -> None:
         """Take the target if it has none; refuse one of another vocabulary.
 
@@ -86,20 +81,22 @@ class SelfDrafter(DecodingDrafter):
             self._skip(target)
         super().fit(target, tokenizer_hash)
 
-    def lend(self, target: Target, states: Sequence[Written], kvs: Sequence[TextKv], /) -> None:
+    def share_kv_cache(
+        self, target: Target, states: Sequence[RequestState], kvs: Sequence[TextKv], /
+    ) -> None:
         """What `target` has stored of each state's text, for the proposals that follow, until it is
         called again: with nothing to end the loan. Tokens that are drafted are stored behind the
         text, which the lender has to cut.
 
         Raises: StateError, InputError for lengths that differ.
         """
-        alive = as_states(states, Written, self)
+        alive = as_states(states, RequestState, self)
         check_lengths(len(alive), len(kvs), "kvs")
         model: Any = self.model
         lent = {id(state): kv for state, kv in zip(alive, kvs, strict=True)}
         self._lent = lent if lent and model.target is target else None
 
-    def propose(self, states: Sequence[Written], budgets: Sequence[int], /) -> list[Draft]:
+    def propose(self, states: Sequence[RequestState], budgets: Sequence[int], /) -> list[Draft]:
         """A draft for each state, behind what was lent of it, if anything was.
 
         Raises: as `ModelDrafter.propose`.
@@ -107,7 +104,7 @@ class SelfDrafter(DecodingDrafter):
         lent = self._lent
         if lent is None:
             return super().propose(states, budgets)
-        alive = as_states(states, Written, self)
+        alive = as_states(states, RequestState, self)
         checked = as_budgets(budgets, len(alive))
         try:
             for at, state in enumerate(alive):
@@ -122,19 +119,19 @@ class SelfDrafter(DecodingDrafter):
             for state in alive:
                 state.forget()
 
-    def _make_room(self, asked: Sequence[tuple[Written, int]]) -> set[Written]:
+    def _make_room(self, asked: Sequence[tuple[RequestState, int]]) -> set[RequestState]:
         """What is lent takes no memory of this drafter."""
         return super()._make_room(asked) if self._lent is None else {state for state, _ in asked}
 
     def _skip(self, target: Target) -> None:
-        from foresay.models.skipping import layers_of, without_others
+        from foresay.models.skipping import SkippingTarget, layers_of
         from foresay.models.target import check_target  # torch, which takes seconds
 
         check_target(target)
         count = layers_of(target)
         skipped = range(max(1, count // 4), count - max(1, count // 6), 5)
         usual = [at for at in range(count) if at not in skipped]
-        self._use(without_others(target, usual if self._layers is None else self._layers))
+        self._use(SkippingTarget(target, usual if self._layers is None else self._layers))
 
 
 def best_layers(
@@ -232,10 +229,10 @@ class _Stored(NamedTuple):
 
 
 def _stored(target: Target, tokens: Int32s) -> _Stored:
-    from foresay.models.target import Part
+    from foresay.models.target import SequenceInput
 
     ahead = len(tokens) - 1
-    part = Part.of(target, target.open(), tokens, prefill=ahead, prefill_logits=ahead)
+    part = SequenceInput.of(target, target.open(), tokens, prefill=ahead, prefill_logits=ahead)
     after = target.forward([part]).logits.argmax(-1).cpu().numpy()
     part.keep()
     return _Stored(tokens, part.kv, np.append(after[1:], after[0]).astype(np.int32))
@@ -243,10 +240,10 @@ def _stored(target: Target, tokens: Int32s) -> _Stored:
 
 def _agreement(target: Target, kept: Sequence[int], pieces: Sequence[_Stored]) -> float:
     """How often these layers find the same token likeliest as all of them."""
-    from foresay.models.skipping import without_others
-    from foresay.models.target import Part
+    from foresay.models.skipping import SkippingTarget
+    from foresay.models.target import SequenceInput
 
-    few = without_others(target, kept)
+    few = SkippingTarget(target, kept)
     kvs = [target.open() for _ in pieces]
     for kv, piece in zip(kvs, pieces, strict=True):
         kv.copy_from(piece.kv, len(piece.tokens) - 1)
@@ -255,7 +252,7 @@ def _agreement(target: Target, kept: Sequence[int], pieces: Sequence[_Stored]) -
         asked = [(kv, piece) for kv, piece in zip(kvs, pieces, strict=True) if kv.length >= at]
         for kv, _ in asked:
             kv.cut(at)  # the whole target's, of the text before
-        parts = [Part.of(few, kv, piece.tokens[at : at + 1]) for kv, piece in asked]
+        parts = [SequenceInput.of(few, kv, piece.tokens[at : at + 1]) for kv, piece in asked]
         found = few.forward(parts).logits.argmax(-1).tolist()
         same += sum(
             one == piece.likeliest[at] for one, (_, piece) in zip(found, asked, strict=True)
@@ -265,20 +262,20 @@ def _agreement(target: Target, kept: Sequence[int], pieces: Sequence[_Stored]) -
 
 def _measured(target: Target, layers: Sequence[int]) -> tuple[float, float]:
     """Seconds of a pass over one token without its layers, and of one layer."""
-    from foresay.models.skipping import without_others
+    from foresay.models.skipping import SkippingTarget
 
-    one, every = _seconds(without_others(target, layers[:1])), _seconds(target)
+    one, every = _seconds(SkippingTarget(target, layers[:1])), _seconds(target)
     layer = max(every - one, 1e-9) / max(len(layers) - 1, 1)
     return max(one - layer, 0.0), layer
 
 
 def _seconds(target: Target, times: int = 7) -> float:
-    from foresay.models.target import Part
+    from foresay.models.target import SequenceInput
 
     kv, token = target.open_filled(64), np.zeros(1, np.int32)
     spent = []
     for _ in range(times):
         begin = perf_counter()
-        target.forward([Part.of(target, kv, token)])
+        target.forward([SequenceInput.of(target, kv, token)])
         spent.append(perf_counter() - begin)
     return float(np.median(spent))

@@ -18,22 +18,21 @@ from typing import Any
 
 from foresay.arrays import IntsLike, as_tokens, user_path
 from foresay.drafter import Drafter, SeededParams, Source, as_prompt
-from foresay.edge.alone import model_in, sources_of, write_alone
+from foresay.edge.ahead import DraftThread, SendingRules
 from foresay.edge.connection import edge_url
-from foresay.edge.drafting import EdgeDrafts, check_edge_drafter, edge_drafter
-from foresay.edge.gating import Decode, Gate
+from foresay.edge.drafting import check_edge_drafter, edge_drafter, model_in, write_edge_only
+from foresay.edge.gating import Gate
 from foresay.edge.link import EdgeK, LinkRule
-from foresay.edge.pace import Pace
-from foresay.edge.sending import Sending
-from foresay.edge.settings import OnRound, Piece, StreamSettings, check_kind, clean_key
+from foresay.edge.messages import Wait
+from foresay.edge.settings import Chunk, OnRound, StreamSettings, check_kind, clean_key
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.stream import Stream
-from foresay.edge.wire import Wait
+from foresay.edge.text_rules import Decode
 from foresay.errors import InputError, StreamError
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
 
-__all__ = ["Answer", "EdgeClient", "Piece", "StreamStatistics"]
+__all__ = ["Answer", "Chunk", "EdgeClient", "StreamStatistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +105,14 @@ class EdgeClient:
         ends: Sequence[int] = (),
         on_round: OnRound | None = None,
     ) -> None:
+        for name, flag in {"ahead": ahead, "tree": tree, "edge_only": edge_only}.items():
+            check_kind(name, flag, bool, "True or False")
+        _check_parts(rule, gate, decode, dropout)
+        self.rule = LinkRule() if rule is None else rule
         self._settings = StreamSettings(
             url=edge_url(url),
             vocabulary=vocabulary,
+            sending=SendingRules(self.rule, ahead, tree, gate, decode),
             api_key=clean_key(api_key),
             model=model,
             tokenizer_hash=tokenizer_hash,
@@ -120,10 +124,6 @@ class EdgeClient:
             retry_seconds=retry_seconds,
             on_round=on_round,
         )
-        flags = {"ahead": ahead, "tree": tree, "edge_only": edge_only}
-        for name, value in flags.items():
-            check_kind(name, value, bool, "True or False")
-        _check_parts(rule, gate, decode, dropout)
         if dropout and (gate is None or not isinstance(drafter, str)):
             raise InputError(
                 f"dropout is {dropout!r}; expected 0 without a gate and a drafter model:NAME"
@@ -141,20 +141,17 @@ class EdgeClient:
         if drafter is not None:
             check_edge_drafter(drafter)
         self.drafter = drafter
-        self.rule = LinkRule() if rule is None else rule
-        self._gate, self._decode = gate, decode
-        self._ahead, self._tree = ahead, tree
-        self._alone = model_in(drafter) if edge_only else None
+        self._edge_only = model_in(drafter) if edge_only else None
         self._ends = tuple(as_tokens(ends, "ends").tolist())
-        self._pace = Pace()
+        self._thread = DraftThread()
 
     def close(self) -> None:
         """End the drafter's thread. Streams that are under way go on without drafts."""
-        self._pace.close()
+        self._thread.close()
 
     async def stream(
         self, prompt: IntsLike, params: SamplingParams | None = None, *, seed: int | None = None
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> AsyncGenerator[Chunk, None]:
         """The answer to a prompt, piece by piece as the cloud commits it; the last piece has the
         finish reason and the statistics.
 
@@ -164,55 +161,40 @@ class EdgeClient:
         StreamError if the stream cannot go on. What was given before stays true.
         """
         params = _seeded(SamplingParams() if params is None else params, seed)
-        sending = Sending(
-            self.rule, ahead=self._ahead, tree=self._tree, gate=self._gate, decode=self._decode
-        )
-        text = as_prompt(prompt)
-        drafter = self.drafter
-
-        def drafts(sampling: SeededParams | None) -> EdgeDrafts:
-            assert drafter is not None
-            return EdgeDrafts(drafter, text, sampling)
-
-        made = None if drafter is None else drafts
-        running = Stream(self._settings, text, params, sending, made, self._pace)
+        running = Stream(self._settings, as_prompt(prompt), params, self.drafter, self._thread)
         task = asyncio.create_task(running.run())
         try:
             while (piece := await running.pieces.get()) is not None:
                 yield piece
             await task
         except StreamError as error:
-            if self._alone is None or error.code != "unreachable":
+            if self._edge_only is None or error.code != "unreachable":
                 raise
-            async for piece in self._write_alone(running):
+            async for piece in self._go_on(running):
                 yield piece
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _write_alone(self, running: Stream) -> AsyncGenerator[Piece, None]:
-        assert self._alone is not None
-        text, counted = running.text, running.statistics
-        seed = counted.seed if counted.seed is not None else running.params.seed
-        params, have = running.params, len(text.tokens)
+    async def _go_on(self, running: Stream) -> AsyncGenerator[Chunk, None]:
+        """What the edge's own model writes where the cloud's text ends."""
+        assert self._edge_only is not None
+        text, counted, params = running.text, running.statistics, running.params
+        seed = params.seed if counted.seed is None else counted.seed
+        have, left = len(text.tokens), params.max_tokens - len(text.tokens)
         # A drafter leaves the last token of an answer to the target, which there is none of.
-        rest = replace(
-            params,
-            max_tokens=params.max_tokens - have + 1,
-            min_tokens=max(0, params.min_tokens - have),
-        )
+        rest = replace(params, max_tokens=left + 1, min_tokens=max(0, params.min_tokens - have))
         sampling = SeededParams(rest, new_seed() if seed is None else seed)
         ends = self._ends if running.opened is None else running.opened.ends
         stops = (*(() if params.ignore_eos else ends), *params.stop_ids)
-        left = params.max_tokens - have
         so_far = [*text.prompt.tolist(), *text.tokens]
-        writing = write_alone(self._alone, so_far, sampling, tokens=left, ends=stops)
+        writing = write_edge_only(self._edge_only, so_far, sampling, tokens=left, ends=stops)
         finish = "length"
-        while (found := await self._pace.call(lambda: next(writing, None))) is not None:
+        while (found := await self._thread.call(lambda: next(writing, None))) is not None:
             new, finish = found
             counted.edge_only += len(new)
-            yield Piece(tuple(new), sources_of(new), edge_only=True)
-        yield Piece((), (), finish, running.totals(), edge_only=True)
+            yield Chunk(tuple(new), (Source.DRAFT_MODEL,) * len(new), edge_only=True)
+        yield Chunk((), (), finish, running.totals(), edge_only=True)
 
     async def answer(
         self, prompt: IntsLike, params: SamplingParams | None = None, *, seed: int | None = None
@@ -233,8 +215,7 @@ class EdgeClient:
 
 def _check_parts(rule: object, gate: object, decode: object, dropout: object) -> None:
     """Refuse what is not of these parts' kinds. Raises: InputError."""
-    methods = (getattr(rule, name, None) for name in ("next_k", "observe"))
-    if rule is not None and (isinstance(rule, type) or not all(map(callable, methods))):
+    if rule is not None and (isinstance(rule, type) or not isinstance(rule, EdgeK)):
         raise InputError(
             f"rule is {rule!r:.100}; expected None, or an object with next_k and observe, such as "
             "LinkRule()"

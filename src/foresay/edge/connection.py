@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 from urllib.parse import urlsplit, urlunsplit
@@ -19,25 +18,16 @@ from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from foresay.edge.json_frames import Frames, size_of
+from foresay.edge.messages import Close, Error, Message
 from foresay.edge.statistics import StreamStatistics
-from foresay.edge.wire import MAX_FRAME, Close, Error, Message
+from foresay.edge.wire import MAX_FRAME
 from foresay.errors import InputError, StreamError
 
-__all__ = [
-    "PATH",
-    "Backoff",
-    "Cancelled",
-    "Connection",
-    "Lost",
-    "Refused",
-    "UnknownPrefix",
-    "UnknownStream",
-    "connect",
-    "edge_url",
-]
+__all__ = ["PATH", "Backoff", "Connection", "Lost", "connect", "edge_url"]
 
 PATH = "/v1/edge"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_PING_SECONDS = 10.0
 _AGAIN = ("busy", "draining", "timeout")
 """Codes of ERROR after which it is worth to try again."""
 
@@ -45,29 +35,17 @@ _AGAIN = ("busy", "draining", "timeout")
 class Lost(Exception):
     """There is no connection, or none any more; it is worth to try again.
 
-    at_first: also before the stream was opened; otherwise the address is more likely to be wrong.
+    code      of ERROR: unknown_stream (it has to be opened again), unknown_prefix (the cloud has
+              another text than RESUME named, or RESUME was damaged on its way), bad_frame (what was
+              sent is no message for the cloud: damaged, or of another version); or cancelled: the
+              cloud has cancelled the stream, unasked, and it has to be opened again
+    at_first  also before the stream was opened; otherwise the address is more likely to be wrong
     """
 
-    def __init__(self, sentence: str, *, at_first: bool = False) -> None:
+    def __init__(self, sentence: str, code: str = "", *, at_first: bool = False) -> None:
         super().__init__(sentence)
+        self.code = code
         self.at_first = at_first
-
-
-class Cancelled(Lost):
-    """The cloud has cancelled the stream, unasked: it has to be opened again."""
-
-
-class Refused(Lost):
-    """The cloud refuses what is no message for it: one that was damaged on its way, or of another
-    version."""
-
-
-class UnknownStream(Lost):
-    """The cloud does not know the stream any more: it has to be opened again."""
-
-
-class UnknownPrefix(Lost):
-    """The cloud has another text than RESUME named, or RESUME was damaged on its way."""
 
 
 def edge_url(url: str) -> str:
@@ -214,11 +192,9 @@ def raise_error(error: Error) -> NoReturn:
     if error.code in _AGAIN:
         raise Lost(f"the cloud is not ready ({error.code}): {error.message}", at_first=True)
     if error.code == "unknown_stream":
-        raise UnknownStream(f"the cloud has forgotten the stream: {error.message}")
-    if error.code == "unknown_prefix":
-        raise UnknownPrefix(said)
-    if error.code == "bad_frame":
-        raise Refused(said)
+        raise Lost(f"the cloud has forgotten the stream: {error.message}", error.code)
+    if error.code in ("unknown_prefix", "bad_frame"):
+        raise Lost(said, error.code)
     if error.code == "unauthorized":
         said += "; expected a key with --api-key or FORESAY_API_KEY"
     raise StreamError(said, error.code)
@@ -231,8 +207,6 @@ async def connect(
     api_key: str | None,
     seconds: float,
     json: bool = False,
-    ping_seconds: float | None = 10.0,
-    factory: Callable[..., connect_websocket] = connect_websocket,
 ) -> Connection:
     """A new connection.
 
@@ -240,14 +214,14 @@ async def connect(
     """
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     try:
-        socket = await factory(
+        socket = await connect_websocket(
             url,
             additional_headers=headers,
             compression=None,
             open_timeout=seconds,
             close_timeout=1.0,
-            ping_interval=ping_seconds,
-            ping_timeout=ping_seconds,
+            ping_interval=_PING_SECONDS,
+            ping_timeout=_PING_SECONDS,
             max_size=MAX_FRAME,
         )
     except InvalidStatus as error:

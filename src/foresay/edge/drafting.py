@@ -7,81 +7,79 @@ back. A drafter that raises costs its drafts only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from foresay.abilities import abilities_of
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
-from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, as_prompt, check_drafter
+from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, as_prompt
 from foresay.drafters.lineup import check_name, make_drafter, parts_of, sees_target
+from foresay.drafters.merge import MergeDrafter
+from foresay.drafters.model import ModelDrafter
 from foresay.edge.text import best_chain, child_with
-from foresay.errors import InputError
+from foresay.errors import InputError, StreamError
 from foresay.sampling.signals import Signals
 from foresay.verdict import Verdict, Wants
 
 __all__ = [
+    "EDGE_ONLY",
     "LONGEST",
     "EdgeDrafts",
-    "Part",
+    "NextDraft",
     "Proposal",
     "check_edge_drafter",
     "check_edge_name",
     "edge_drafter",
+    "model_in",
+    "write_edge_only",
 ]
 
 LONGEST = 64
 """Tokens that a model drafts beyond the committed text, at most."""
+EDGE_ONLY = "edge-only: this is not the target model"
 _NAMES = ("suffix", "sam", "ngram", "corpus", "merge")
+_STEP = 8  # tokens that are written at a time without the cloud
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class NextDraft:
     """What can be sent: a draft behind those in flight, and where each node comes from.
 
     above    the chance that what lies before it will be committed
     signals  how uncertain the drafter was of each node; None: it does not say
-    hard     how many of its tokens are hard, once the gate has looked at it; None: it has not
     """
 
     draft: Draft
-    sources: tuple[Source, ...]
+    sources: tuple[Source, ...] = ()
     above: float = 1.0
     signals: Signals | None = None
-    hard: int | None = None
 
     def __len__(self) -> int:
         return len(self.draft)
 
-    def first(self, count: int) -> Part:
+    def first(self, count: int) -> NextDraft:
         """Its first nodes; of a chain its beginning."""
         if count >= len(self):
             return self
         draft = self.draft
         scores = None if draft.scores is None else draft.scores[:count]
-        first = Draft(draft.tokens[:count], draft.parents[:count], scores)
-        signals = None if self.signals is None else self.signals.at(slice(count))
-        return Part(first, self.sources[:count], self.above, signals)
+        return replace(
+            self,
+            draft=Draft(draft.tokens[:count], draft.parents[:count], scores),
+            sources=self.sources[:count],
+            signals=None if self.signals is None else self.signals.at(slice(count)),
+        )
 
-    def likely(self, least: float) -> Part:
-        """Of a chain with scores the tokens whose chance is at least this, from now on."""
-        if self.draft.scores is None:
-            return self
-        return self.first(int(np.count_nonzero(self.draft.scores * self.above >= least)))
-
-    def reaches(self, place: int, least: float) -> bool:
-        """Whether it has a token at that place, from 0, whose chance is at least this."""
-        if place >= len(self):
-            return False
+    def likely(self, least: float) -> int:
+        """Of a chain the tokens whose chance is at least this, from now on; without scores all."""
         scores = self.draft.scores
-        return scores is None or float(scores[place]) * self.above >= least
-
-
-NOTHING = Part(Draft.empty(), ())
+        return len(self) if scores is None else int(np.sum(scores * self.above >= least))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,50 +93,37 @@ class Proposal:
     seconds: float
     signals: Signals | None = None
 
-    def beyond(self, following: Sequence[int], *, tree: bool = False) -> Part | None:
+    def beyond(self, following: Sequence[int], *, tree: bool = False) -> NextDraft | None:
         """What it has beyond the tokens that follow its position; None if it disagrees with them.
 
-        The best chain; with `tree` all nodes below.
+        The best chain; with `tree` all nodes below. Scores are chances given these tokens.
         """
-        node = -1
+        draft, root = self.draft, -1
         for token in following:
-            child = child_with(self.draft, node, token)
+            child = child_with(draft, root, token)
             if child is None:
                 return None
-            node = child
+            root = child
+        nodes = best_chain(draft, root)
+        parents = list(range(-1, len(nodes) - 1))
         if tree:
-            return self._below(node)
-        chain = best_chain(self.draft, node)
-        tokens = self.draft.tokens[chain]
-        above = 1.0 if node < 0 or self.draft.scores is None else float(self.draft.scores[node])
-        scores, signals = self._scores(chain, node), self._signals(chain)
-        return Part(Draft.chain(tokens, scores), self._sources(chain), above, signals)
-
-    def _below(self, root: int) -> Part:
-        kept: dict[int, int] = {root: -1}
-        for node, parent in enumerate(self.draft.parents.tolist()):
-            if parent in kept:
-                kept[node] = len(kept) - 1
-        nodes = [node for node in kept if node != root]
-        parents = [kept[int(self.draft.parents[node])] for node in nodes]
-        draft = Draft(
-            self.draft.tokens[nodes], np.array(parents, np.int32), self._scores(nodes, root)
+            places = {root: -1}
+            for node, parent in enumerate(draft.parents.tolist()):
+                if parent in places:
+                    places[node] = len(places) - 1
+            nodes = list(places)[1:]
+            parents = [places[int(draft.parents[node])] for node in nodes]
+        scores, above = None, 1.0
+        if draft.scores is not None:
+            scores, above = draft.scores[nodes], 1.0 if root < 0 else float(draft.scores[root])
+            if above > 0:
+                scores = np.minimum(scores / above, 1).astype(np.float32)
+        return NextDraft(
+            Draft(draft.tokens[nodes], np.array(parents, np.int32), scores),
+            tuple(self.sources[node] for node in nodes),
+            above,
+            None if self.signals is None else self.signals.at(nodes),
         )
-        return Part(draft, self._sources(nodes), signals=self._signals(nodes))
-
-    def _scores(self, nodes: list[int], root: int) -> Any:
-        """The chance of each given that `root` is committed, which it is."""
-        if self.draft.scores is None:
-            return None
-        scores = self.draft.scores[nodes]
-        above = 1.0 if root < 0 else float(self.draft.scores[root])
-        return np.minimum(scores / above, 1).astype(np.float32) if above > 0 else scores
-
-    def _sources(self, nodes: list[int]) -> tuple[Source, ...]:
-        return tuple(self.sources[node] for node in nodes)
-
-    def _signals(self, nodes: list[int]) -> Signals | None:
-        return None if self.signals is None else self.signals.at(nodes)
 
 
 class EdgeDrafts:
@@ -166,7 +151,7 @@ class EdgeDrafts:
         self.seconds = 0.0
         self.kv_length: int | None = None
         self._drafter = drafter
-        self._stored = getattr(drafter, "kv_length", None)
+        self._able = abilities_of(drafter)
         self._last: Draft | None = None
         self._began = False
         try:
@@ -191,8 +176,8 @@ class EdgeDrafts:
             path.append(node)
         try:
             self._drafter.observe([self._state], [Verdict(np.array(path, np.int32), new.copy())])
-            if self._stored is not None:
-                self.kv_length = self._stored(self._state) or None
+            if self._able.kv_length is not None:
+                self.kv_length = self._able.kv_length.kv_length(self._state) or None
         except Exception as error:
             self._fail(error)
         self._last = None
@@ -219,15 +204,17 @@ class EdgeDrafts:
         # A copy without probs, and checked: its arrays may be the drafter's own.
         scores = None if found.scores is None else found.scores.copy()
         draft = Draft(found.tokens.copy(), found.parents.copy(), scores)
-        say = getattr(self._drafter, "sources", None)
-        said = say(self._state) if say is not None and len(draft) else []
-        sources = tuple(node[0] if node else Source.OTHER for node in said)
-        if len(sources) != len(draft):
-            sources = (Source.OTHER,) * len(draft)
-        uncertain = getattr(self._drafter, "signals", None)
-        signals = uncertain(self._state) if uncertain is not None and len(draft) else None
+        told: Sequence[tuple[Source, ...]] = ()
+        signals = None
+        if len(draft) and self._able.sources is not None:
+            told = self._able.sources.sources(self._state)
+        if len(draft) and self._able.signals is not None:
+            signals = self._able.signals.signals(self._state)
+        if len(told) != len(draft):
+            told = [()] * len(draft)
         if signals is not None and len(signals) != len(draft):
             signals = None
+        sources = tuple(node[0] if node else Source.OTHER for node in told)
         self._last = draft
         return draft, sources, signals
 
@@ -251,10 +238,10 @@ def check_edge_drafter(drafter: Drafter[Any]) -> None:
 
     Raises: InputError.
     """
-    check_drafter(drafter)
-    for part in getattr(drafter, "drafters", ()):
+    fits = abilities_of(drafter).fits
+    for part in drafter.drafters if isinstance(drafter, MergeDrafter) else ():
         check_edge_drafter(part)
-    if drafter.wants != Wants() or getattr(drafter, "needs_target", False):
+    if drafter.wants != Wants() or (fits is not None and fits.needs_target):
         raise InputError(
             f"the drafter {type(drafter).__name__} needs to see the target, which only the cloud "
             "has; expected one that drafts from the text, such as suffix, corpus or model:NAME"
@@ -302,8 +289,9 @@ def edge_drafter(
         name, share="all", corpus=corpus, verify=True, chain=not tree, shape=LONGEST
     )
     check_edge_drafter(made)
-    if (signals or dropout) and hasattr(made, "keep_signals"):
-        made.keep_signals(_dropout(name, dropout) if dropout else None)
+    able = abilities_of(made).signals
+    if (signals or dropout) and able is not None:
+        able.keep_signals(_dropout(name, dropout) if dropout else None)
     elif dropout:
         raise InputError(
             f"the drafter {name!r} cannot draft with dropout; expected a model alone, model:NAME"
@@ -317,3 +305,56 @@ def _dropout(name: str, passes: int) -> Any:
     from foresay.models.tables import tables_of
 
     return Dropout(tables_of(find_model(name.removeprefix("model:"))).output, passes)
+
+
+def model_in(drafter: Drafter[Any] | None) -> ModelDrafter:
+    """The model among a client's drafters.
+
+    Raises: InputError if there is none.
+    """
+    for part in drafter.drafters if isinstance(drafter, MergeDrafter) else (drafter,):
+        if isinstance(part, ModelDrafter):
+            return part
+    raise InputError(
+        "edge_only is True, but no model drafts; expected a drafter with model:NAME, since only a "
+        "model can write without the cloud"
+    )
+
+
+def write_edge_only(
+    model: ModelDrafter,
+    text: IntsLike,
+    sampling: SeededParams,
+    *,
+    tokens: int,
+    ends: Sequence[int],
+) -> Iterator[tuple[list[int], str]]:
+    """What the edge's model writes after a text where the cloud cannot be reached: tokens, and at
+    the end the finish reason. This is not the target model: nothing of it enters an `EdgeText`.
+
+    tokens: so many at most; ends: ids that end it. Stop strings are not looked for. Each step
+    blocks for as long as the model takes. Raises: StreamError if the model cannot go on.
+    """
+    # One more: a drafter leaves the last token of an answer to the target.
+    longer = replace(sampling.params, max_tokens=sampling.params.max_tokens + 1)
+    drafts = EdgeDrafts(model, text, SeededParams(longer, sampling.seed))
+    try:
+        while tokens > 0:
+            proposal = drafts.propose(min(tokens, _STEP))
+            part = proposal.beyond(())
+            if part is None or not len(part):
+                raise StreamError(
+                    f"{EDGE_ONLY}, and it cannot go on: "
+                    f"{drafts.error or 'the text is too long for it, or has tokens it lacks'}",
+                    "unreachable",
+                )
+            new = part.draft.tokens.tolist()
+            at = next((i for i, token in enumerate(new) if token in ends), None)
+            new = new if at is None else new[: at + 1]
+            tokens -= len(new)
+            yield new, "stop" if at is not None else "" if tokens else "length"
+            if at is not None:
+                return
+            drafts.observe(new)
+    finally:
+        drafts.finish()

@@ -14,8 +14,6 @@ from foresay.errors import InputError
 __all__ = ["MAX_VOCABULARY", "bits_of", "count_of", "pack", "unpack"]
 
 MAX_VOCABULARY = MAX_TOKEN + 1
-_FEW = 32
-"""Up to so many ids one large number is faster than numpy."""
 
 
 def bits_of(vocabulary: int) -> int:
@@ -31,11 +29,6 @@ def pack(tokens: IntsLike, vocabulary: int, name: str = "tokens") -> bytes:
     """The ids as bytes. Raises: InputError for an id outside the vocabulary, TokenTypeError."""
     bits, ids = bits_of(vocabulary), as_tokens(tokens, name)
     _check_ids(ids, vocabulary, name)
-    if len(ids) <= _FEW:
-        number = 0
-        for token in reversed(ids.tolist()):
-            number = number << bits | token
-        return number.to_bytes((len(ids) * bits + 7) // 8, "little")
     rows = np.unpackbits(ids.astype("<i4", copy=False).view(np.uint8), bitorder="little")
     return np.packbits(rows.reshape(-1, 32)[:, :bits], bitorder="little").tobytes()
 
@@ -68,14 +61,10 @@ def unpack(packed: bytes, vocabulary: int) -> Int32s:
             f"packed ids end with the byte {packed[-1]:#04x}; expected its last "
             f"{8 * len(packed) - used} bits to be zero, after {count} ids of {bits} bits"
         )
-    if count <= _FEW:
-        number, mask = int.from_bytes(packed, "little"), (1 << bits) - 1
-        ids = np.array([number >> at & mask for at in range(0, used, bits)], np.int32)
-    else:
-        rows = np.zeros((count, 32), np.uint8)
-        flat = np.unpackbits(np.frombuffer(packed, np.uint8), count=used, bitorder="little")
-        rows[:, :bits] = flat.reshape(count, bits)
-        ids = np.packbits(rows, bitorder="little").view("<i4").astype(np.int32, copy=False)
+    rows = np.zeros((count, 32), np.uint8)
+    flat = np.unpackbits(np.frombuffer(packed, np.uint8), count=used, bitorder="little")
+    rows[:, :bits] = flat.reshape(count, bits)
+    ids = np.packbits(rows, bitorder="little").view("<i4").astype(np.int32, copy=False)
     _check_ids(ids, vocabulary)
     return ids
 

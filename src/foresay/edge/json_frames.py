@@ -1,9 +1,11 @@
 """Messages as text frames: JSON, to debug with. `Frames` chooses between these and binary ones.
 
-Ids are lists, other bytes hex digits, -inf is null, and fields that have their defaults may be left
-out. `JSON_NAMES` has the fields with another name here. A draft may have q_token_probs and
-hard_mask, which are ignored: no draft is weighed or held back, so they could change nothing. What
-can be computed from other fields (k, correction, most of `metrics`) has to agree with them.
+Ids are lists, other bytes hex digits, finish reasons words, -inf is null, and fields that have
+their defaults may be left out. The structs of `messages` have the names here; server_us is in
+`metrics`, beside alpha_mean, la_over_k and kv_length, which are computed from other fields of a
+commit. A draft may have q_token_probs and hard_mask, which are ignored: no draft is weighed or held
+back, so they could change nothing. What can be computed from other fields (k, correction, most of
+`metrics`) has to agree with them.
 """
 
 from __future__ import annotations
@@ -14,35 +16,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import FieldInfo
 
 from foresay.edge.ids import pack, unpack
-from foresay.edge.messages import FINISH, MAX_NODES, Commit, DraftMessage, Message, Open, Sampling
+from foresay.edge.messages import FINISH, MAX_NODES, Commit, DraftMessage, Message, Sampling
 from foresay.edge.wire import (
-    DEFAULTS,
+    FIELDS,
     MAX_FRAME,
     MESSAGES,
     NAMES,
     TAGS,
     Side,
     check_pad,
+    check_size,
     clipped,
+    convert,
     decode,
     encode,
 )
 from foresay.errors import InputError
 
-__all__ = ["JSON_NAMES", "Frames", "decode_json", "encode_json", "size_of"]
+__all__ = ["Frames", "decode_json", "encode_json", "size_of"]
 
-JSON_NAMES = {
-    "stream": "ctx_id",
-    "sampling": "sampling_cfg",
-    "accepted": "accepted_len",
-    "temperature": "temp",
-    "repetition_penalty": "rep_penalty",
-}
-"""Besides, the tokens of a draft are `draft_tokens`, and server_us is in `metrics`, beside
-alpha_mean, la_over_k and kv_length, which are computed from other fields of a commit."""
-
+_COMPUTED = {DraftMessage: ("ctx_id", "k"), Commit: ("ctx_id", "correction", "metrics")}
+"""What no field holds."""
 _IGNORED = ("q_token_probs", "hard_mask")
 _ROUNDED = 0.0006  # what rounding a share to three digits, and this side's to four, may change
 
@@ -90,26 +87,14 @@ def encode_json(
     stream: its name, which these two then have as ctx_id. Raises: InputError.
     """
     check_pad(pad)
-    kind = type(message)
-    found: dict[str, Any] = {"type": NAMES[kind]}
-    if isinstance(message, DraftMessage | Commit):
-        if stream:
-            found["ctx_id"] = stream.hex()
-    else:
-        vocabulary = getattr(message, "vocabulary", None)
-    for name in kind.__struct_fields__[:-1]:
-        value, default = getattr(message, name), DEFAULTS[kind].get(name, msgspec.NODEFAULT)
-        if value != default:
-            found[_json_name(kind, name)] = _readable(name, value, vocabulary)
-    if isinstance(message, DraftMessage):
-        found["k"] = len(found["draft_tokens"])
-    elif isinstance(message, Commit):
+    vocabulary = getattr(message, "vocabulary", vocabulary)
+    found = {"type": NAMES[type(message)], **_object(message, vocabulary)}
+    found.pop("server_us", None)
+    if isinstance(message, Commit):
         found |= {"seq": message.seq, "accepted_len": message.accepted}
-        found["correction"] = found["tokens"][-1] if found["tokens"] else None
-        found["metrics"] = {"server_us": found.pop("server_us", 0), **_metrics_of(message)}
+    found |= _computed(message, found, stream)
     text = msgspec.json.encode(found)
-    if len(text) > MAX_FRAME:
-        raise InputError(f"the frame has {len(text)} bytes; expected at most {MAX_FRAME}")
+    check_size(text, MAX_FRAME)
     return (text + b" " * (-len(text) % pad if pad else 0)).decode()
 
 
@@ -126,106 +111,83 @@ def decode_json(
     vocabulary, stream: as of `encode_json`; a ctx_id of another stream is refused.
     Raises: InputError.
     """
-    metrics: dict[str, Any] = {}
     try:
         data = text.encode() if isinstance(text, str) else text
-        if len(data) > min(most, MAX_FRAME):
-            raise InputError(
-                f"the frame has {len(data)} bytes; expected at most {min(most, MAX_FRAME)}"
-            )
+        check_size(data, min(most, MAX_FRAME))
         given = msgspec.json.decode(data, type=dict[str, Any])
-        kind = MESSAGES.get(name) if isinstance(name := given.pop("type", None), str) else None
-        if kind is None:
-            raise InputError(f"type is {clipped(name)}; expected one of {', '.join(MESSAGES)}")
-        if kind is Open:
-            vocabulary = given.get("vocabulary")
-        elif kind in (DraftMessage, Commit):
-            metrics = _take_derived(given, kind, stream)
-        frame = msgspec.msgpack.encode([TAGS[kind], *_values(kind, given, vocabulary)])
-    except InputError:
-        raise
-    except (ValueError, OverflowError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
             f"the frame is {clipped(text[:40])}; expected a JSON object: {clipped(str(error))}"
         ) from None
-    message = decode(frame, side=side)
-    if isinstance(message, Commit):
-        expected = _metrics_of(message)
-        for name, found in metrics.items():
-            if name in expected and found is not None and not _agree(found, expected[name]):
-                raise InputError(f"{name} is {clipped(found)}; expected {expected[name]}")
+    name = given.pop("type", None)
+    kind = MESSAGES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise InputError(f"type is {clipped(name)}; expected one of {', '.join(MESSAGES)}")
+    computed = {name: given.pop(name, None) for name in _COMPUTED.get(kind, ())}
+    if kind is DraftMessage:
+        if (own := given.pop("sampling_cfg", None)) is not None:
+            raise InputError(
+                f"sampling_cfg is {clipped(own)}; expected none in a draft: the parameters are "
+                "those of open"
+            )
+        given = {name: value for name, value in given.items() if name not in _IGNORED}
+    if (metrics := computed.get("metrics")) is not None:
+        if not isinstance(metrics, dict):
+            raise InputError(f"metrics is {clipped(metrics)}; expected an object")
+        given |= {name: metrics[name] for name in ("server_us",) if name in metrics}
+    values = _values(kind, dict(given), given.get("vocabulary", vocabulary))
+    message = convert([TAGS[kind], *values], side)
+    _compare(computed, _computed(message, given, stream))
     return message
 
 
-def _agree(found: object, expected: float | None) -> bool:
-    """Whether a metric is the expected one; a share may be rounded to three digits or more."""
-    if not isinstance(found, int | float) or expected is None:
-        return found == expected
-    return abs(found - expected) <= (_ROUNDED if isinstance(expected, float) else 0)
+def _computed(message: Message, given: dict[str, Any], stream: bytes) -> dict[str, Any]:
+    """What the JSON form has besides its fields, which are `given`."""
+    found: dict[str, Any] = {}
+    if isinstance(message, DraftMessage | Commit) and stream:
+        found["ctx_id"] = stream.hex()
+    if isinstance(message, DraftMessage):
+        found["k"] = len(given["draft_tokens"])
+    elif isinstance(message, Commit):
+        found["correction"] = given["tokens"][-1] if given["tokens"] else None
+        alpha, share = message.alpha_mean, message.la_over_k
+        found["metrics"] = {
+            "server_us": message.server_us,
+            "alpha_mean": None if alpha is None else round(alpha, 4),
+            "la_over_k": None if share is None else round(share, 4),
+            "kv_length": message.kv_length,
+        }
+    return found
 
 
-def _metrics_of(commit: Commit) -> dict[str, float | int | None]:
-    """What `metrics` has besides server_us."""
-    alpha, share = commit.alpha_mean, commit.la_over_k
+def _compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Refuse another value than the computed one, where there is one; a share may be rounded to
+    three digits or more. Raises: InputError."""
+    for name, value in found.items():
+        right = expected.get(name, value)
+        if isinstance(value, dict) and isinstance(right, dict):
+            _compare(value, right)
+        elif isinstance(value, int | float) and isinstance(right, float):
+            if not abs(value - right) <= _ROUNDED:
+                raise InputError(f"{name} is {clipped(value)}; expected {right}")
+        elif value is not None and value != right:
+            raise InputError(f"{name} is {clipped(value)}; expected {clipped(right)}")
+
+
+def _object(message: msgspec.Struct, vocabulary: int | None) -> dict[str, Any]:
+    """The fields by their names in JSON, without those that have their defaults."""
     return {
-        "alpha_mean": None if alpha is None else round(alpha, 4),
-        "la_over_k": None if share is None else round(share, 4),
-        "kv_length": commit.kv_length,
+        field.encode_name: _readable(name, value, vocabulary)
+        for name, field in FIELDS[type(message)].items()
+        if (value := getattr(message, name)) != _default(field)
     }
 
 
-def _take_derived(
-    given: dict[str, Any], kind: type[msgspec.Struct], stream: bytes
-) -> dict[str, Any]:
-    """Take out what no field holds: the stream's name, and what can be computed from other fields.
-    Returns the metrics of a commit."""
-    metrics: dict[str, Any] = {}
-    context = given.pop("ctx_id", None)
-    if context is not None and stream and context != stream.hex():
-        raise InputError(f"ctx_id is {clipped(context)}; expected {stream.hex()}, this stream")
-    if kind is DraftMessage:
-        if given.get("sampling_cfg") is not None:
-            raise InputError(
-                f"sampling_cfg is {clipped(given['sampling_cfg'])}; expected none in a draft: the "
-                "parameters are those of open"
-            )
-        given.pop("sampling_cfg", None)
-        for name in _IGNORED:
-            given.pop(name, None)
-        tokens = given.get("draft_tokens")
-        name, expected = "k", len(tokens) if isinstance(tokens, list) else given.get("k")
-    else:
-        tokens = given.get("tokens")
-        name, expected = "correction", tokens[-1] if isinstance(tokens, list) and tokens else None
-        metrics = given.pop("metrics", {})
-        if not isinstance(metrics, dict):
-            raise InputError(f"metrics is {clipped(metrics)}; expected an object")
-        if "server_us" in metrics:
-            given["server_us"] = metrics["server_us"]
-    if (found := given.pop(name, None)) is not None and found != expected:
-        raise InputError(f"{name} is {clipped(found)}; expected {clipped(expected)}")
-    return metrics
-
-
-def _values(kind: type[msgspec.Struct], given: dict[str, Any], vocabulary: int | None) -> list[Any]:
-    """The fields in order, as they are on the wire; takes them out of `given`."""
-    found = []
-    for name in kind.__struct_fields__:
-        readable = _json_name(kind, name)
-        if name == "padding":
-            continue
-        if readable in given:
-            found.append(_wired(kind, name, given.pop(readable), vocabulary))
-        elif kind is Sampling:
-            found.append(getattr(Sampling(), name))
-        elif name in DEFAULTS[kind]:
-            found.append(DEFAULTS[kind][name])
-        else:
-            raise InputError(f"there is no {readable}; expected it in {NAMES[kind]}")
-    if given:
-        expected = ", ".join(_json_name(kind, name) for name in kind.__struct_fields__)
-        raise InputError(f"there is a field {clipped(next(iter(given)))}; expected {expected}")
-    return found
+def _default(field: FieldInfo) -> Any:
+    factory = field.default_factory
+    return field.default if factory is msgspec.NODEFAULT else factory()
 
 
 def _readable(name: str, value: Any, vocabulary: int | None) -> Any:
@@ -238,18 +200,32 @@ def _readable(name: str, value: Any, vocabulary: int | None) -> Any:
     if name == "logit_bias":  # JSON has no -inf
         return {str(at): None if bias == -math.inf else bias for at, bias in value.items()}
     if isinstance(value, Sampling):
-        defaults = Sampling()
-        return {
-            JSON_NAMES.get(field, field): _readable(field, found, None)
-            for field in Sampling.__struct_fields__
-            if (found := getattr(value, field)) != getattr(defaults, field)
-        }
+        return _object(value, None)
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _wired(kind: type[msgspec.Struct], name: str, value: Any, vocabulary: int | None) -> Any:
-    """The opposite of `_readable`; a value of a wrong type is left to `decode`."""
-    shown = _json_name(kind, name)
+def _values(kind: type[msgspec.Struct], given: dict[str, Any], vocabulary: int | None) -> list[Any]:
+    """The fields in order, as they are on the wire; takes them out of `given`.
+
+    Raises: InputError for a field that is missing, unknown, or cannot be brought into that form.
+    """
+    found = []
+    for name, field in FIELDS[kind].items():
+        readable = field.encode_name
+        if readable in given and name != "padding":
+            found.append(_wired(name, readable, given.pop(readable), vocabulary))
+        elif not field.required:
+            found.append(_default(field))
+        else:
+            raise InputError(f"there is no {readable}; expected it in {NAMES[kind]}")
+    if given:
+        expected = ", ".join(field.encode_name for field in FIELDS[kind].values())
+        raise InputError(f"there is a field {clipped(next(iter(given)))}; expected {expected}")
+    return found
+
+
+def _wired(name: str, shown: str, value: Any, vocabulary: int | None) -> Any:
+    """The opposite of `_readable`; another value of a wrong type is left to msgspec."""
     if name in ("tokens", "prompt", "parents") and not isinstance(value, list):
         raise InputError(f"{shown} is {clipped(value)}; expected a list")
     if name in ("tokens", "prompt"):
@@ -275,12 +251,6 @@ def _wired(kind: type[msgspec.Struct], name: str, value: Any, vocabulary: int | 
             said = "not valid" if name == "key" else clipped(value)
             raise InputError(f"{shown} is {said}; expected hex digits") from None
     return value
-
-
-def _json_name(kind: type[msgspec.Struct], name: str) -> str:
-    if kind is DraftMessage and name == "tokens":
-        return "draft_tokens"
-    return JSON_NAMES.get(name, name)
 
 
 def _known(vocabulary: int | None) -> int:

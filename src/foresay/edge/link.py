@@ -20,7 +20,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +33,11 @@ __all__ = [
     "START",
     "AcceptanceRule",
     "EdgeK",
+    "HasWindow",
     "Link",
     "LinkRule",
     "Round",
     "Times",
-    "ahead_seconds",
     "best_k",
     "blocking_seconds",
     "window_of",
@@ -113,23 +113,22 @@ class Round:
         return self.accepted / examined if examined else None
 
     def __post_init__(self) -> None:
-        for name in ("sent", "accepted", "bytes_up", "bytes_down"):
+        bounds = {
+            "sent": (0, math.inf, ""),
+            "accepted": (0, self.sent, ", as sent"),
+            "examined": (self.accepted, self.sent, ", as sent"),
+            "hard": (0, self.sent, ", as sent"),
+            "bytes_up": (0, math.inf, ""),
+            "bytes_down": (0, math.inf, ""),
+        }
+        for name, (least, most, why) in bounds.items():
             value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise InputError(f"{name} is {value!r}; expected a whole number from 0")
-        if self.accepted > self.sent:
-            raise InputError(f"accepted is {self.accepted}; expected at most {self.sent}, as sent")
-        examined = self.examined
-        if examined is not None and (
-            type(examined) is not int or not self.accepted <= examined <= self.sent
-        ):
-            raise InputError(
-                f"examined is {examined!r}; expected None or from {self.accepted}, as accepted, to "
-                f"{self.sent}, as sent"
-            )
-        hard = self.hard
-        if hard is not None and (type(hard) is not int or not 0 <= hard <= self.sent):
-            raise InputError(f"hard is {hard!r}; expected None or at most {self.sent}, as sent")
+            if value is None and name in ("examined", "hard"):
+                continue
+            if type(value) is not int or not least <= value <= most:
+                raise InputError(
+                    f"{name} is {value!r}; expected a whole number from {least} to {most}{why}"
+                )
         for name in ("rtt", "draft", "verify"):
             if getattr(self, name) is not None:
                 _seconds(name, getattr(self, name))
@@ -137,8 +136,7 @@ class Round:
 
 def blocking_seconds(survival: Curve, times: Times) -> Doubles:
     """Seconds per token if every round drafts k tokens and waits, for k = 0 to len(survival)."""
-    curve = _survival(survival)
-    tokens = 1 + np.append(0.0, np.cumsum(curve))
+    tokens = 1 + np.append(0.0, np.cumsum(survival))
     seconds = np.arange(tokens.size) * times.draft + times.rtt + times.verify
     per_token: Doubles = seconds / tokens
     return per_token
@@ -156,19 +154,6 @@ def best_k(survival: Curve, times: Times, *, least: int = 1, most: int = 64) -> 
         raise InputError(f"least is {least}; expected 0 to {last}, the largest k")
     k = least + int(per_token[least : last + 1].argmin())
     return k, float(per_token[k])
-
-
-def ahead_seconds(survival: Curve, times: Times) -> float:
-    """Seconds per token of draft-ahead with a window that is never full: a bound.
-
-    Behind the curve's end every position is accepted as often as the last one, given those before.
-    """
-    curve = np.append(1.0, _survival(survival))
-    last = curve[-1] / curve[-2] if curve.size > 1 and curve[-2] else 0.0
-    if last == 1:
-        return times.draft  # nothing is ever rejected
-    tokens = float(curve.sum() + curve[-1] * last / (1 - last))
-    return times.draft + (times.rtt + times.verify) / tokens
 
 
 def window_of(k: int, times: Times, *, most: int = 256) -> int:
@@ -291,6 +276,7 @@ class Link:
         return window_of(k, slow, most=most)
 
 
+@runtime_checkable
 class EdgeK(Protocol):
     """How many tokens the edge drafts for the next round."""
 
@@ -300,6 +286,15 @@ class EdgeK(Protocol):
 
     def observe(self, done: Round) -> None:
         """Learn from a round; one that sent nothing changes no k."""
+        ...
+
+
+@runtime_checkable
+class HasWindow(Protocol):
+    """Of an `EdgeK` that also says how many tokens may be in flight."""
+
+    def window(self) -> int:
+        """How many tokens may be without a verdict at a time, at least 1."""
         ...
 
 
@@ -351,17 +346,3 @@ class LinkRule:
     def window(self) -> int:
         """How many tokens may be without a verdict at a time, at least 1."""
         return self.link.window(self._k)
-
-
-def _survival(survival: Curve) -> Doubles:
-    curve = np.asarray(survival)
-    if curve.ndim != 1 or (curve.size and curve.dtype.kind not in "iuf"):
-        raise InputError(f"survival is {survival!r}; expected one chance per position")
-    curve = curve.astype(np.float64)
-    before = np.append(1.0, curve[:-1])[: curve.size]
-    for at in np.flatnonzero(~((curve >= 0) & (curve <= before))):
-        raise InputError(
-            f"survival[{at}] is {curve[at]}; expected 0 to {before[at]}: a position survives only "
-            "with those before it"
-        )
-    return curve

@@ -6,7 +6,7 @@
 
 On the wire a message is an array: its tag, then its fields in order; fields at the end that have
 their defaults may be left out. Every number and length has a bound, which `wire.decode` checks. Who
-constructs a message is trusted: a constructor checks nothing.
+constructs a message is trusted: a constructor checks nothing. A `name` is the one in JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, field
 
 from foresay.draft import Draft
 from foresay.edge.ids import MAX_VOCABULARY, count_of, pack, unpack
@@ -101,11 +101,13 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     min_tokens          nothing ends an answer before it has so many tokens
     """
 
-    temperature: Annotated[float, Meta(ge=0.0, le=1e6)] = 1.0
+    temperature: Annotated[float, Meta(ge=0.0, le=1e6)] = field(default=1.0, name="temp")
     top_p: _Share = 1.0
     top_k: _Count = 0
     min_p: _Share = 0.0
-    repetition_penalty: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
+    repetition_penalty: Annotated[float, Meta(ge=1e-6, le=1e6)] = field(
+        default=1.0, name="rep_penalty"
+    )
     presence_penalty: _Penalty = 0.0
     frequency_penalty: _Penalty = 0.0
     logit_bias: Annotated[dict[_Id, float], Meta(max_length=1024)] = {}
@@ -157,7 +159,7 @@ class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_f
     tokenizer: Annotated[bytes, Meta(max_length=64)]
     vocabulary: _Vocabulary
     prompt: bytes
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default=Sampling(), name="sampling_cfg")
     seed: _Seed | None = None
     max_tokens: _Count = 256
     wait: Wait = ""
@@ -194,7 +196,7 @@ class Opened(msgspec.Struct, array_like=True, tag=2, frozen=True, forbid_unknown
     padding     zero bytes that fill the frame
     """
 
-    stream: _Secret
+    stream: _Secret = field(name="ctx_id")
     key: _Secret
     check: _Hash
     position: _Position
@@ -226,7 +228,7 @@ class DraftMessage(msgspec.Struct, array_like=True, tag=3, frozen=True, forbid_u
     seq: Annotated[int, Meta(ge=1, le=2**32 - 1)]
     base: _Position
     prefix: _Hash
-    tokens: Annotated[bytes, Meta(max_length=4 * MAX_NODES)]
+    tokens: Annotated[bytes, Meta(max_length=4 * MAX_NODES)] = field(name="draft_tokens")
     parents: Annotated[bytes, Meta(max_length=MAX_NODES)] = b""
     padding: _Padding = b""
 
@@ -279,7 +281,7 @@ class Commit(msgspec.Struct, array_like=True, tag=4, frozen=True, forbid_unknown
     tokens: bytes
     check: _Hash
     seq: _Seq = 0
-    accepted: _Nodes = 0
+    accepted: _Nodes = field(default=0, name="accepted_len")
     examined: _Nodes = 0
     drafted: _Nodes = 0
     pending: _Position = 0
@@ -319,7 +321,7 @@ class Resume(msgspec.Struct, array_like=True, tag=5, frozen=True, forbid_unknown
     padding  zero bytes that fill the frame
     """
 
-    stream: _Secret
+    stream: _Secret = field(name="ctx_id")
     key: _Secret
     have: _Position
     prefix: _Hash

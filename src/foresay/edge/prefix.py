@@ -12,17 +12,10 @@ from array import array
 
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
+from foresay.drafters.external import hash_after
 from foresay.errors import InputError
 
 __all__ = ["Prefix", "hash_after", "hashes_along"]
-
-
-def hash_after(tokens: IntsLike, before: int = 0) -> int:
-    """The hash of a prefix with these ids after one whose hash is `before` (0: the empty one).
-
-    Raises: TokenTypeError, InputError.
-    """
-    return zlib.crc32(_bytes(tokens), before)
 
 
 def hashes_along(draft: Draft, before: int) -> list[int]:

@@ -7,18 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from foresay.drafter import Source
+from foresay.edge.ahead import SendingRules
+from foresay.edge.ids import bits_of
 from foresay.edge.link import Round
+from foresay.edge.messages import WAITS, Wait
 from foresay.edge.statistics import StreamStatistics
-from foresay.edge.wire import WAITS, Wait, bits_of, check_pad
+from foresay.edge.wire import check_pad
 from foresay.errors import InputError
 
-__all__ = ["OnRound", "Piece", "StreamSettings", "check_kind", "check_seconds", "clean_key"]
+__all__ = ["Chunk", "OnRound", "StreamSettings", "check_kind", "check_seconds", "clean_key"]
 
 OnRound = Callable[[Round], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """Committed tokens, in their order.
 
     sources      where each was drafted from; `Source.MODEL`: the cloud's own
@@ -43,6 +46,7 @@ class StreamSettings:
 
     url: str
     vocabulary: int
+    sending: SendingRules
     api_key: str | None = None
     model: str = ""
     tokenizer_hash: bytes = b""

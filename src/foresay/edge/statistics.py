@@ -8,6 +8,8 @@ from typing import Any
 
 __all__ = ["StreamStatistics"]
 
+_RECENT = 64  # commits that a draft model may be behind
+
 
 @dataclass(slots=True)
 class StreamStatistics:
@@ -78,6 +80,31 @@ class StreamStatistics:
     kv_difference: int = 0
     drafter_error: str | None = None
     edge_only: int = 0
+    _cloud_kv: dict[int, int] = field(default_factory=dict, repr=False)  # by position
+
+    def note_cloud_kv(self, position: int, length: int | None) -> None:
+        """The cloud has committed up to there, and has so many tokens in its KV cache; None: it did
+        not tell.
+
+        After a round it has all of the text but its last token, which the next step reads. A draft
+        model on the edge has the same; or one token less where its whole draft was accepted, since
+        it never read the last token that it drafted; or less by what the cloud committed beyond the
+        draft. A larger difference would not change the text, only show that an end forgot what it
+        had computed.
+        """
+        if length is not None:
+            self._cloud_kv[position] = length
+            if len(self._cloud_kv) > _RECENT:
+                del self._cloud_kv[next(iter(self._cloud_kv))]
+
+    def note_edge_kv(self, position: int, length: int | None) -> None:
+        """The draft model has heard of the text up to there; None: there is none, or it has not
+        read anything yet. Compared where the cloud told of the same text."""
+        cloud = self._cloud_kv.pop(position, None)
+        if cloud is not None and length is not None:
+            self.kv_rounds += 1
+            self.kv_edge, self.kv_cloud = length, cloud
+            self.kv_difference = max(self.kv_difference, abs(cloud - length))
 
     @property
     def wasted(self) -> int:
@@ -104,6 +131,6 @@ class StreamStatistics:
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON, with `rtt` instead of all round trips."""
         values = asdict(self)
-        del values["rtts"]
+        del values["rtts"], values["_cloud_kv"]
         computed = ("wasted", "alpha_mean", "la_over_k", "hard_ratio", "rtt")
         return {**values, **{name: getattr(self, name) for name in computed}}

@@ -7,34 +7,18 @@ other drafts and sends, woken by each commit; a drafter that takes long works in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 from foresay.arrays import Int32s
-from foresay.drafter import SeededParams
-from foresay.edge.checks import check_of_commit, check_of_opened, hash_of_open
-from foresay.edge.connection import (
-    Backoff,
-    Cancelled,
-    Connection,
-    Lost,
-    Refused,
-    UnknownPrefix,
-    UnknownStream,
-    connect,
-)
-from foresay.edge.drafting import EdgeDrafts, Part
-from foresay.edge.kv_lengths import KvLengths
+from foresay.drafter import Drafter, SeededParams
+from foresay.edge.ahead import DraftAhead, DraftThread, ToSend
+from foresay.edge.connection import Backoff, Connection, Lost, connect
+from foresay.edge.ids import pack, unpack
 from foresay.edge.link import Round
-from foresay.edge.pace import Pace
-from foresay.edge.sending import Sending
-from foresay.edge.settings import Piece, StreamSettings
-from foresay.edge.statistics import StreamStatistics
-from foresay.edge.supply import Supply
-from foresay.edge.text import EdgeText, Taken
-from foresay.edge.wire import (
+from foresay.edge.messages import (
     VERSION,
     Close,
     Commit,
@@ -44,9 +28,11 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Sampling,
-    pack,
-    unpack,
 )
+from foresay.edge.settings import Chunk, StreamSettings
+from foresay.edge.statistics import StreamStatistics
+from foresay.edge.text import EdgeText, Taken
+from foresay.edge.wire import check_of_commit, check_of_opened, hash_of_open
 from foresay.errors import GapError, InputError, StreamError
 from foresay.sampling.noise import SPEC
 from foresay.sampling.params import SamplingParams
@@ -59,9 +45,8 @@ _RECENT = 8  # commits and round trips that count
 class Stream:
     """Runs once; `pieces` gets what is committed, and None at the end.
 
-    drafts: makes the drafter's request, once the seed is known; None: nothing is drafted.
-    Raises, from `run`: StreamError when it cannot go on, InputError for parameters that an edge
-    stream does not have.
+    drafter: None: nothing is drafted. Raises, from `run`: StreamError when it cannot go on,
+    InputError for parameters that an edge stream does not have.
     """
 
     def __init__(
@@ -69,75 +54,69 @@ class Stream:
         settings: StreamSettings,
         prompt: Int32s,
         params: SamplingParams,
-        sending: Sending,
-        drafts: Callable[[SeededParams | None], EdgeDrafts] | None,
-        pace: Pace,
+        drafter: Drafter[Any] | None,
+        thread: DraftThread,
     ) -> None:
         self.settings = settings
         self.params = params
         self.statistics = StreamStatistics(prompt_tokens=len(prompt))
-        if sending.gate is not None:
+        if settings.sending.gate is not None:
             self.statistics.hard_tokens = 0
         self.text = EdgeText(prompt, self.statistics)
-        self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+        self.pieces: asyncio.Queue[Chunk | None] = asyncio.Queue()
         self.opened: Opened | None = None
         """The answer to the last OPEN."""
-        self._asked = Sampling.of(params)
-        self._sending = sending
+        self._sampling = Sampling.of(params)
         self._connection: Connection | None = None
         self._backoff = Backoff(settings.retry_seconds)
         self._reopening = Backoff(settings.retry_seconds)  # known text is no progress there
         self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
-        # Of drafts in flight: bytes, seconds of drafting, hard tokens.
-        self._costs: dict[int, tuple[int, float, int | None]] = {}
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
-        self._kv = KvLengths(self.statistics)
-        self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
-        self._limit = self.text.start + params.max_tokens
+        self._ahead: DraftAhead | None = None
+        if drafter is not None:
+            self._ahead = DraftAhead(drafter, self.text, settings.sending, thread)
 
     async def run(self) -> None:
         """Until the answer's end."""
         drafting = asyncio.create_task(self._draft())
         try:
             finish = await self._converse()
-            self.pieces.put_nowait(Piece((), (), finish, self.totals()))
+            self.pieces.put_nowait(Chunk((), (), finish, self.totals()))
         finally:
             drafting.cancel()
             await asyncio.gather(drafting, return_exceptions=True)
-            if self._supply is not None:
-                self._supply.finish()
+            if self._ahead is not None:
+                self._ahead.finish()
             self.pieces.put_nowait(None)
 
     def totals(self) -> StreamStatistics:
         """The statistics so far; the same object at each call."""
-        found = self.statistics
-        found.tokens = len(self.text.tokens) + found.edge_only
-        found.seconds = perf_counter() - self._began
-        if self._supply is not None:
-            found.draft_seconds, found.drafter_error = self._supply.seconds, self._supply.error
-        return found
+        counted = self.statistics
+        counted.tokens = len(self.text.tokens) + counted.edge_only
+        counted.seconds = perf_counter() - self._began
+        if self._ahead is not None:
+            counted.draft_seconds, counted.drafter_error = self._ahead.seconds, self._ahead.error
+        return counted
 
     async def _converse(self) -> str:
         """Connections, one after the other, until the answer's end: its finish reason."""
         while True:
             try:
                 return await self._one_connection()
-            except UnknownStream as lost:
-                if self.opened is None:
-                    raise StreamError(
-                        "the cloud does not know a stream that it never opened", "bad_answer"
-                    ) from None
-                self._restart()
-                await self._wait(lost, self._reopening, "unknown_stream")
-            except Cancelled as lost:
-                self._restart()
-                await self._wait(lost, self._reopening, "cancelled")
             except Lost as lost:
-                if isinstance(lost, UnknownPrefix):
+                if lost.code in ("unknown_stream", "cancelled"):
+                    if self.opened is None:
+                        raise StreamError(
+                            "the cloud does not know a stream that it never opened", "bad_answer"
+                        ) from None
+                    self._restart()
+                    await self._wait(lost, self._reopening, lost.code)
+                    continue
+                if lost.code == "unknown_prefix":
                     self.text.compare()
-                if isinstance(lost, Refused) and self.statistics.seed is None:
-                    raise StreamError(str(lost), "bad_frame") from None
+                if self.statistics.seed is None and lost.code == "bad_frame":
+                    raise StreamError(str(lost), lost.code) from None
                 if self.statistics.seed is None and not lost.at_first:
                     raise StreamError(
                         f"{lost}; expected a server of `foresay serve` there", "unreachable"
@@ -186,14 +165,14 @@ class Stream:
                 if finish := self._heard(message, connection.last_size):
                     await self._goodbye(connection)
                     return finish
-        except (asyncio.CancelledError, Cancelled, StreamError):  # nobody wants the rest
-            await self._goodbye(connection)
+        except (asyncio.CancelledError, Lost, StreamError) as error:
+            if not isinstance(error, Lost) or error.code == "cancelled":  # nobody wants the rest
+                await self._goodbye(connection)
             raise
         finally:
             self._connection = None
             self.text.lose()
             self._sent_at.clear()
-            self._costs.clear()
             await connection.close()
 
     async def _hello(self, connection: Connection) -> None:
@@ -206,7 +185,12 @@ class Stream:
             )
             await connection.send(resume)
             answer = await connection.receive(told.connect_seconds)
-            self._heard_first(answer, connection)
+            if not isinstance(answer, Commit):
+                raise Lost(
+                    f"the cloud answered RESUME with {type(answer).__name__}; expected Commit"
+                )
+            self.statistics.resumes += 1
+            connection.put_back(answer)  # a commit like any other, maybe with an end
             return
         seed = self.params.seed if self.statistics.seed is None else self.statistics.seed
         asked = Open(
@@ -215,7 +199,7 @@ class Stream:
             told.tokenizer_hash,
             told.vocabulary,
             pack(text.prompt, told.vocabulary, "prompt"),
-            self._asked,
+            self._sampling,
             seed,
             self.params.max_tokens,
             told.wait,
@@ -238,25 +222,18 @@ class Stream:
         self._prepare(connection, answer)
         self.opened = answer
         self.statistics.seed, self.statistics.wait = answer.seed, answer.wait
-        self._sending.credit, self._sending.nodes = answer.window, answer.nodes
-        if self._supply is not None:
+        if self._ahead is not None:
+            self._ahead.credit, self._ahead.nodes = answer.window, answer.nodes
             coupled = SeededParams(self.params, answer.seed) if answer.noise == SPEC else None
-            self._supply.begin(coupled, self._limit, answer.ends)
+            self._ahead.begin(coupled, text.start + self.params.max_tokens, answer.ends)
 
     def _prepare(self, connection: Connection, opened: Opened) -> None:
         frames = connection.frames
         frames.vocabulary, frames.stream = opened.vocabulary, opened.stream
         frames.pad = self.settings.pad
 
-    def _heard_first(self, answer: Message, connection: Connection) -> None:
-        """The answer to RESUME is a commit like any other; with an end, it is heard again."""
-        if not isinstance(answer, Commit):
-            raise Lost(f"the cloud answered RESUME with {type(answer).__name__}; expected Commit")
-        self.statistics.resumes += 1
-        connection.put_back(answer)
-
     def _heard(self, message: Message, size: int) -> str:
-        """Take a commit; its finish reason. Raises: Lost for what cannot be used, Cancelled."""
+        """Take a commit; its finish reason. Raises: Lost for what cannot be used."""
         if not isinstance(message, Commit) or self.opened is None:
             raise Lost(f"the cloud sent {type(message).__name__}; expected Commit")
         now = perf_counter()
@@ -272,9 +249,9 @@ class Stream:
             self.statistics.damaged += 1
             raise Lost(f"the commit up to position {message.upto} was damaged: its check differs")
         taken = self.text.commit(message.upto, tokens, message.seq)
-        self._kv.note_cloud(message.upto, message.kv_length)
-        if message.credit is not None:
-            self._sending.credit = message.credit
+        self.statistics.note_cloud_kv(message.upto, message.kv_length)
+        if message.credit is not None and self._ahead is not None:
+            self._ahead.credit = message.credit
         if taken.advanced:
             self._backoff.reset()
         if taken.tokens:
@@ -287,11 +264,11 @@ class Stream:
                 old = self._per_token or took
                 self._per_token = old + (took - old) / _RECENT
             self._heard_at = now
-            self.pieces.put_nowait(Piece(taken.tokens, taken.sources))
+            self.pieces.put_nowait(Chunk(taken.tokens, taken.sources))
         self._learn(message, taken, now, size)
         self._wake()
         if message.reason == "cancelled":
-            raise Cancelled("the cloud cancelled the answer before its end")
+            raise Lost("the cloud cancelled the answer before its end", "cancelled")
         if message.reason == "error":
             raise StreamError(
                 f"the cloud failed while it answered; its log says why. {self._so_far()}",
@@ -314,21 +291,21 @@ class Stream:
         # Only the first commit after a draft: later ones wait for the cloud's next step.
         self._sent_at = {seq: at for seq, at in self._sent_at.items() if seq > message.seq}
         for draft in taken.decided:  # maybe before the cloud has heard of it: `_sent_at` stays
-            size, took, hard = self._costs.pop(draft.seq, (0, 0.0, None))
             if not draft.examined:
                 continue
+            latest = draft.seq == message.seq
             done = Round(
-                sent=draft.sent,
+                sent=len(draft.draft),
                 accepted=draft.accepted,
-                rtt=rtt if draft.seq == message.seq else None,
-                draft=took,
-                verify=message.server_us / 1e6 if draft.seq == message.seq else None,
-                bytes_up=size,
+                rtt=rtt if latest else None,
+                draft=draft.seconds,
+                verify=message.server_us / 1e6 if latest else None,
+                bytes_up=draft.size,
                 bytes_down=size_down,
-                hard=hard,
+                hard=None if draft.hard is None else sum(draft.hard),
                 examined=draft.examined,
             )
-            self._sending.rule.observe(done)
+            self.settings.sending.k.observe(done)
             if self.settings.on_round is not None:
                 self.settings.on_round(done)
 
@@ -337,42 +314,43 @@ class Stream:
             await connection.send(Close())
 
     def _wake(self) -> None:
-        if self._supply is not None:
-            self._supply.wake.set()
+        if self._ahead is not None:
+            self._ahead.wake.set()
 
     async def _draft(self) -> None:
         """Draft and send whenever there is room, for as long as the stream lives."""
-        if self._supply is None:
+        if self._ahead is None:
             return
         try:
             while True:
-                await self._supply.wake.wait()
-                self._supply.wake.clear()
-                await self._draft_on(self._supply)
+                await self._ahead.wake.wait()
+                self._ahead.wake.clear()
+                await self._draft_on(self._ahead)
         except Exception as error:  # drafts are never worth a stream
-            self._supply.error = f"{type(error).__name__}: {error}"
+            self._ahead.error = f"{type(error).__name__}: {error}"
 
-    async def _draft_on(self, supply: Supply) -> None:
+    async def _draft_on(self, ahead: DraftAhead) -> None:
         """Send drafts until there is none, or no room."""
         while (connection := self._connection) is not None and self.opened is not None:
             waits = self.opened.wait == "block"
-            found = await supply.next_part(waits=waits, lead=0 if waits else self._lead())
-            if supply.kv is not None:
-                self._kv.note_edge(*supply.kv)
+            until_heard = 0 if waits else self._until_heard()
+            found = await ahead.next_draft(waits=waits, until_heard=until_heard)
             if found is None:
                 return
-            if self._connection is connection and not await self._send(connection, *found):
+            if self._connection is connection and not await self._send(connection, found):
                 return
 
-    def _lead(self) -> int:
+    def _until_heard(self) -> int:
         """Tokens that the cloud commits while a message goes there and back, and in the step that
         runs when it arrives."""
         rtts = self.statistics.rtts[-_RECENT:]
         return 1 + int(median(rtts) / self._per_token) if rtts and self._per_token else 0
 
-    async def _send(self, connection: Connection, part: Part, took: float) -> bool:
+    async def _send(self, connection: Connection, found: ToSend) -> bool:
         assert self.opened is not None
-        sent = self.text.send(part.draft, part.sources)
+        sent = self.text.send(
+            found.draft.draft, found.draft.sources, hard=found.hard, seconds=found.seconds
+        )
         message = DraftMessage.of(
             sent.draft,
             seq=sent.seq,
@@ -381,14 +359,10 @@ class Stream:
             vocabulary=self.opened.vocabulary,
         )
         self._sent_at[sent.seq] = perf_counter()
-        if len(sent.draft):
-            self._costs[sent.seq] = 0, took, part.hard
-        if part.hard is not None:
-            self.statistics.hard_tokens = (self.statistics.hard_tokens or 0) + part.hard
+        if sent.hard is not None:
+            self.statistics.hard_tokens = (self.statistics.hard_tokens or 0) + sum(sent.hard)
         try:
-            size = await connection.send(message)
+            sent.size = await connection.send(message)
         except Lost:
             return False  # the reader hears of it too
-        if sent.seq in self._costs:
-            self._costs[sent.seq] = size, took, part.hard
         return True

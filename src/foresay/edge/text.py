@@ -15,47 +15,84 @@ No clock, no socket, no drafter: a pure function of what it is told.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
 from foresay.drafter import Source, as_prompt
 from foresay.edge.prefix import Prefix, hash_after
 from foresay.edge.statistics import StreamStatistics
-from foresay.errors import GapError, InputError, StreamError
+from foresay.errors import GapError, StreamError
 
-__all__ = ["Decided", "EdgeText", "Sent", "Taken", "best_chain"]
+__all__ = ["EdgeText", "InFlight", "Taken", "best_chain", "child_with"]
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A draft that was sent, as its message names it.
+def best_chain(draft: Draft, node: int = -1) -> list[int]:
+    """The nodes below `node` (-1: the root), from each to its likeliest child; of equal ones, or
+    without scores, the first."""
+    scores = None if draft.scores is None else draft.scores.tolist()
+    best: dict[int, int] = {}
+    for child, parent in enumerate(draft.parents.tolist()):
+        old = best.get(parent)
+        if old is None or (scores is not None and scores[child] > scores[old]):
+            best[parent] = child
+    chain: list[int] = []
+    while (node := best.get(node, -1)) >= 0:
+        chain.append(node)
+    return chain
 
-    seq      counts the drafts of the stream, from 1
-    base     the position of its first tokens
-    prefix   the hash of the prefix up to there, along the drafts in flight
+
+def child_with(draft: Draft, node: int, token: int) -> int | None:
+    """The child of a node that has this token."""
+    rows = zip(draft.parents.tolist(), draft.tokens.tolist(), strict=True)
+    return next((child for child, row in enumerate(rows) if row == (node, token)), None)
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A draft that was sent, and how far the text has followed it.
+
+    seq       counts the drafts of the stream, from 1
+    base      the position of its first tokens
+    prefix    the hash of the prefix up to there, along the drafts in flight
+    sources   where each node was drafted from
+    hard      which of its tokens are hard; None: there is no gate
+    seconds   that drafting it took; size: its bytes on the wire
+    accepted  how many of its nodes were committed
+    examined  of its nodes, those that the text was compared with: the accepted ones, and where the
+              text left it; 0: the text left the path before it, which says nothing of it
+    rest      nodes that the text is believed to follow, from now on
+
+    Mutated by `EdgeText.commit`.
     """
 
     seq: int
     base: int
     prefix: int
     draft: Draft
+    sources: Sequence[Source]
+    hard: Sequence[bool] | None = None
+    seconds: float = 0.0
+    size: int = 0
+    accepted: int = 0
+    examined: int = 0
+    node: int = -1
+    rest: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.rest = best_chain(self.draft)
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """What became of a draft.
-
-    sent       its nodes
-    accepted   how many of them were committed
-    examined   of its nodes, those that the text was compared with: the accepted ones, and where the
-               text left it; 0: the text left the path before it, which says nothing of it
-    """
-
-    seq: int
-    sent: int
-    accepted: int
-    examined: int
+    def follow(self, token: int) -> tuple[bool, bool]:
+        """Whether the draft has that token next, and whether on the path that was believed."""
+        self.examined = self.accepted + 1
+        child = child_with(self.draft, self.node, token)
+        if child is None:
+            return False, False
+        believed = bool(self.rest) and self.rest[0] == child
+        self.rest = self.rest[1:] if believed else best_chain(self.draft, child)
+        self.node = child
+        self.accepted += 1
+        return True, believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,64 +102,9 @@ class Taken:
 
     tokens: tuple[int, ...]
     sources: tuple[Source, ...]
-    decided: tuple[Decided, ...]
+    decided: tuple[InFlight, ...]
     advanced: bool
     """Whether the cloud is further than before; also while it repeats what is known."""
-
-
-def best_chain(draft: Draft, node: int = -1) -> list[int]:
-    """The nodes below `node` (-1: the root), from each to its likeliest child; of equal ones, or
-    without scores, the first."""
-    parents = draft.parents.tolist()
-    scores = None if draft.scores is None else draft.scores.tolist()
-    chain: list[int] = []
-    best: dict[int, int] = {}
-    for child, parent in enumerate(parents):
-        old = best.get(parent)
-        if old is None or (scores is not None and scores[child] > scores[old]):
-            best[parent] = child
-    while (child := best.get(node, -1)) >= 0:
-        chain.append(child)
-        node = child
-    return chain
-
-
-def child_with(draft: Draft, node: int, token: int) -> int | None:
-    """The child of a node that has this token."""
-    for child, (parent, its) in enumerate(
-        zip(draft.parents.tolist(), draft.tokens.tolist(), strict=True)
-    ):
-        if parent == node and its == token:
-            return child
-    return None
-
-
-class _Flight:
-    """A draft in flight, and how far the text has followed it."""
-
-    def __init__(self, sent: Sent, sources: Sequence[Source]) -> None:
-        self.sent = sent
-        self.sources = sources
-        self.node = -1
-        self.accepted = 0
-        self.rest = best_chain(sent.draft)  # nodes that the text is believed to follow
-
-    def follow(self, token: int) -> tuple[bool, bool]:
-        """Whether the draft has that token next, and whether on the path that was believed."""
-        draft = self.sent.draft
-        child = child_with(draft, self.node, token)
-        if child is None:
-            return False, False
-        believed = bool(self.rest) and self.rest[0] == child
-        self.rest = self.rest[1:] if believed else best_chain(draft, child)
-        self.node = child
-        self.accepted += 1
-        return True, believed
-
-    @property
-    def tokens(self) -> list[int]:
-        ids = self.sent.draft.tokens
-        return [int(ids[node]) for node in self.rest]
 
 
 class EdgeText:
@@ -144,7 +126,7 @@ class EdgeText:
         self.confirmed = self.start
         self.statistics = StreamStatistics() if statistics is None else statistics
         self._prefix = Prefix(self.prompt)
-        self._flights: list[_Flight] = []
+        self._flights: list[InFlight] = []
         self._seq = 0
 
     @property
@@ -160,11 +142,19 @@ class EdgeText:
     @property
     def in_flight(self) -> int:
         """Drafted tokens that were sent and are not decided; of trees all nodes."""
-        return sum(len(flight.sent.draft) - flight.accepted for flight in self._flights)
+        return sum(len(flight.draft) - flight.accepted for flight in self._flights)
 
     def ahead(self) -> list[int]:
         """The tokens in flight on the path that the text is believed to take, from `confirmed`."""
-        return [token for flight in self._flights for token in flight.tokens]
+        return [int(flight.draft.tokens[node]) for flight in self._flights for node in flight.rest]
+
+    def hard_ahead(self) -> list[bool]:
+        """Which of these tokens are hard."""
+        return [
+            flight.hard is not None and flight.hard[node]
+            for flight in self._flights
+            for node in flight.rest
+        ]
 
     def following(self, position: int) -> list[int]:
         """What follows a position: committed tokens, then those in flight.
@@ -200,23 +190,24 @@ class EdgeText:
             )
         return first
 
-    def send(self, draft: Draft, sources: Sequence[Source] = ()) -> Sent:
+    def send(
+        self,
+        draft: Draft,
+        sources: Sequence[Source] = (),
+        *,
+        hard: Sequence[bool] | None = None,
+        seconds: float = 0.0,
+    ) -> InFlight:
         """Note a draft as sent: it starts at `head`. An empty one counts too, but is not in flight.
 
-        sources: where each node was drafted from; none: `Source.OTHER`.
-        Raises: InputError for sources that are not one per node.
+        sources, hard, seconds: as of `InFlight`; no sources: `Source.OTHER` for each node.
         """
-        if sources and len(sources) != len(draft):
-            raise InputError(
-                f"there are {len(sources)} sources of {len(draft)} nodes; expected one per node"
-            )
         self._seq += 1
-        base = self.head
         prefix = hash_after(as_tokens(self.ahead()), self._prefix.at(self.confirmed))
-        sent = Sent(self._seq, base, prefix, draft)
+        sources = sources or [Source.OTHER] * len(draft)
+        sent = InFlight(self._seq, self.head, prefix, draft, sources, hard, seconds)
         if len(draft):
-            given = sources or [Source.OTHER] * len(draft)
-            self._flights.append(_Flight(sent, given))
+            self._flights.append(sent)
             self.statistics.drafts += 1
             self.statistics.sent += len(draft)
         return sent
@@ -229,8 +220,8 @@ class EdgeText:
         from what was committed before.
         """
         given = as_tokens(tokens).tolist()
-        first = self._first(upto, len(given))
-        for at in range(first, min(upto, self.position)):
+        first, old = self._first(upto, len(given)), self.position
+        for at in range(first, min(upto, old)):
             known, found = self.tokens[at - self.start], given[at - first]
             if known != found:
                 raise StreamError(
@@ -239,57 +230,42 @@ class EdgeText:
                     "text, so the cloud's model or settings have changed",
                     "contradiction",
                 )
-        new = tuple(given[self.position - first :])
-        old = self.position
+        new = tuple(given[old - first :])
         self.tokens += new
         self._prefix.extend(list(new))
-        self.sources += [Source.MODEL] * len(new)
-        decided: list[Decided] = []
+        decided: list[InFlight] = []
         advanced = upto > self.confirmed
         while self.confirmed < upto:
-            at = self.confirmed - self.start
-            source = self._follow(self.tokens[at], seq, decided)
+            source = self._follow(self.tokens[self.confirmed - self.start], decided)
             if self.confirmed >= old:
-                self.sources[at] = source
+                self.sources.append(source)
             self.confirmed += 1
-        sources = tuple(self.sources[old - self.start :])
-        return Taken(new, sources, tuple(decided), advanced)
+        self.statistics.rounds += sum(flight.examined > 0 for flight in decided)
+        self.statistics.stale += sum(flight.seq > seq for flight in decided)
+        return Taken(new, tuple(self.sources[old - self.start :]), tuple(decided), advanced)
 
-    def _follow(self, token: int, seq: int, decided: list[Decided]) -> Source:
+    def _follow(self, token: int, decided: list[InFlight]) -> Source:
         """One committed token through the drafts in flight."""
         if not self._flights:
             return Source.MODEL
-        first = self._flights[0]
-        at, source = first.accepted, Source.MODEL
-        expected = len(self.ahead())
+        first, counted = self._flights[0], self.statistics
+        at, expected = first.accepted, len(self.ahead())
         found, believed = first.follow(token)
-        self._count(at, found)
-        if found:
-            self.statistics.accepted += 1
-            source = first.sources[first.node]
-        ended = not found or not first.rest
-        if ended:
-            decided.append(self._decided(first, seq, first.accepted + (not found)))
-        if not believed:
-            self.statistics.rolled_back += expected
-            decided += [self._decided(flight, seq, 0) for flight in self._flights[1:]]
-            del self._flights[1:]
-        del self._flights[: int(ended)]
-        return source
-
-    def _count(self, at: int, accepted: bool) -> None:
-        counted = self.statistics
-        while len(counted.examined) <= at:
+        if at == len(counted.examined):
             counted.examined.append(0)
             counted.accepted_at.append(0)
         counted.examined[at] += 1
-        counted.accepted_at[at] += accepted
-
-    def _decided(self, flight: _Flight, seq: int, examined: int) -> Decided:
-        sent = flight.sent
-        self.statistics.rounds += examined > 0
-        self.statistics.stale += sent.seq > seq
-        return Decided(sent.seq, len(sent.draft), flight.accepted, examined)
+        counted.accepted_at[at] += found
+        counted.accepted += found
+        ended = not found or not first.rest
+        if ended:
+            decided.append(first)
+        if not believed:
+            counted.rolled_back += expected
+            decided += self._flights[1:]
+            del self._flights[1:]
+        del self._flights[: int(ended)]
+        return first.sources[first.node] if found else Source.MODEL
 
     def lose(self) -> None:
         """Forget the drafts in flight: the connection is lost. Drafts count on."""

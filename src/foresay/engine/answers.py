@@ -1,4 +1,4 @@
-"""Answers to prompts: their results, and their pieces while they are written."""
+"""Answers to prompts: their results, and their chunks while they are written."""
 
 from __future__ import annotations
 
@@ -60,27 +60,57 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a streamed answer; the last one has the result."""
+    """What a step, or several, added to one of the answers of a call.
 
-    prompt_index: int
-    sample: int
+    index, prompt_index, sample  which answer of all, to which prompt, and which of its `n` answers
+    logprobs         one for each token, if requested
+    sources          where each token was drafted from, if noted
+    prompt_tokens    of the prompt; `shared_tokens` of them came from the prefix cache
+    prompt_logprobs  of the prompt's tokens, in the answer's first chunk, if requested
+    kv_length        tokens of prompt and answer in the KV cache after the step; 0: it has none
+    finish_reason    in the last chunk
+    error            why the answer failed, in the last chunk, if it did
+    result           the whole answer, in the last chunk of `LLM.stream`
+
+    And in a server's:
+
+    words            the text of each token, if requested; together they are `text`
+    drafted, accepted, seconds   of the step, or of all steps where the answer comes in one chunk
+    """
+
+    index: int
     text: str
     token_ids: list[int]
-    result: Result | None
+    words: list[str] | None = None
+    logprobs: list[TokenLogprob] | None = None
+    sources: list[Source] | None = None
+    prompt_tokens: int = 0
+    shared_tokens: int = 0
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    kv_length: int = 0
+    finish_reason: FinishReason | None = None
+    error: ForesayError | None = None
+    prompt_index: int = 0
+    sample: int = 0
+    result: Result | None = None
 
 
 @dataclass(slots=True)
 class Answer:
-    """A request, the prompt that it belongs to, and what of it was given out."""
+    """A request, the prompt that it belongs to, and what of it was streamed."""
 
-    prompt: Any
-    prompt_index: int
-    sample: int
     request: Request
-    given: int = 0
+    prompt: Any = None
+    index: int = 0
+    prompt_index: int = 0
+    sample: int = 0
+    streamed: int = 0
     """Tokens that were streamed."""
     ended: bool = False
-    """Whether the chunk with the result was streamed."""
+    """Whether the last chunk was streamed."""
 
     @property
     def has_news(self) -> bool:
@@ -88,17 +118,33 @@ class Answer:
         request = self.request
         if request.finish_reason is not None:
             return not self.ended
-        return request.stats.tokens > self.given
+        return request.stats.tokens > self.streamed
 
-    def chunk(self) -> Chunk:
-        """What was not streamed yet; now it counts as streamed."""
-        request = self.request
+    def chunk(self, **more: Any) -> Chunk:
+        """What was not streamed yet, and `more` fields of the chunk.
+
+        Mutates: the answer: it counts as streamed now.
+        """
+        request, begin = self.request, self.streamed
         self.ended = request.finished
-        ids = request.token_ids
-        text = request.answer.take(ended=self.ended) if request.answer else ""
-        new, self.given = ids[self.given :], len(ids)
-        result = self.result() if self.ended else None
-        return Chunk(self.prompt_index, self.sample, text, new, result)
+        ids: list[int] = request.tokens[len(request.prompt) + begin :].tolist()
+        end = self.streamed = begin + len(ids)
+        noted = request.prompt_logprobs if begin == 0 else None
+        return Chunk(
+            self.index,
+            request.answer.take(ended=self.ended) if request.answer else "",
+            ids,
+            logprobs=None if request.params.logprobs is None else request.logprobs[begin:end],
+            prompt_tokens=request.stats.prompt_tokens,
+            shared_tokens=request.stats.shared_tokens,
+            prompt_logprobs=None if noted is None else list(noted),
+            kv_length=request.stored,
+            finish_reason=request.finish_reason,
+            error=request.error,
+            prompt_index=self.prompt_index,
+            sample=self.sample,
+            **{"sources": request.sources[begin:end] or None, **more},
+        )
 
     def result(self) -> Result:
         """The whole answer, which has ended."""

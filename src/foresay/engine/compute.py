@@ -14,12 +14,12 @@ import numpy as np
 from torch import Tensor
 
 from foresay.engine.logprobs import logprobs_for, note_prompt_logprobs
-from foresay.engine.step import Laps, Step
+from foresay.engine.step import Step, Timings
 from foresay.models.target import Target
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.acceptance.verify import verify
-from foresay.sampling.ask import AskBatch
 from foresay.sampling.logprobs import Logprobs, topk_of
+from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import TopK, VerdictBatch, Wants
 
 __all__ = ["Compute", "Outcome", "forward_and_verify"]
@@ -43,7 +43,7 @@ class Outcome:
     showing: float = 0.0
 
 
-Compute: TypeAlias = Callable[[Step, Wants, Laps], Outcome]
+Compute: TypeAlias = Callable[[Step, Wants, Timings], Outcome]
 """compute(step, wants, laps): the outcome of a step whose parts are made. It ends the lap "forward"
 with the forward pass; what follows is the lap "verify"."""
 
@@ -51,7 +51,7 @@ with the forward pass; what follows is the lap "verify"."""
 def forward_and_verify(target: Target) -> Compute:
     """The computation by a model."""
 
-    def compute(step: Step, wants: Wants, laps: Laps) -> Outcome:
+    def compute(step: Step, wants: Wants, laps: Timings) -> Outcome:
         outputs = target.forward(step.parts, hidden=wants.hidden_layers or wants.hidden)
         laps.end("forward")
         own = len(outputs.logits) - sum(part.prefill_logits for part in step.parts)
@@ -76,7 +76,7 @@ def _verify(step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
     """Which drafted tokens are accepted, and the target's own tokens."""
     if not step.decoding:
         return _NOTHING, None
-    asks = AskBatch.of([request.ask() for request in step.decoding])
+    asks = VerificationBatch.of([request.ask() for request in step.decoding])
     verified = verify(step.chosen.drafts, logits, asks, step.draft_probs)
     return verified, logprobs_for(step.decoding, verified, step.chosen.drafts, logits, asks)
 

@@ -14,20 +14,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from foresay.abilities import Abilities, abilities_of
 from foresay.arrays import Floats, Int32s, all_of, sizes_of
-from foresay.budget.load import Chosen, along_paths, choose_nodes, parents_of
+from foresay.budget.selected import SelectedNodes
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import Drafter, Offer, SeededParams, Source, check_lengths
+from foresay.drafter import Drafter, ExternalDraft, SeededParams, Source, check_lengths
 from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import CorpusError, ForesayError, InputError, StateError, UnknownGroup
 from foresay.models.target import Target
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
-__all__ = ["CheckedDrafter", "check_layers"]
+__all__ = ["CheckedDrafter"]
 
 T = TypeVar("T")
-_OFFERS = 64  # that wait for a request to begin
+_WAITING = 64  # drafts from outside that wait for a request to begin
 
 
 class CheckedDrafter:
@@ -36,15 +37,27 @@ class CheckedDrafter:
     drafter       None: no drafts
     target        drafted tokens outside of its vocabulary are dropped; drafters may borrow its keys
                   and values
+    tokenizer_hash  of the target's tokenizer, if it is known: a drafter of another one refuses
     with_sources  whether to ask where drafted tokens came from
 
-    Mutates: the drafter and the requests' drafter states. Raises: InputError when constructed with
-    a drafter whose `wants.topk` is larger than the vocabulary.
+    Mutates: the drafter, which is told of the target here, and the requests' drafter states.
+    Raises: InputError, TokenizerMismatch when constructed with what is no drafter, one that cannot
+    draft for the target, or one that wants to see what the target does not have.
     """
 
     def __init__(
-        self, drafter: Drafter[Any] | None, target: Target, *, with_sources: bool = False
+        self,
+        drafter: Drafter[Any] | None,
+        target: Target,
+        *,
+        tokenizer_hash: bytes | None = None,
+        with_sources: bool = False,
     ) -> None:
+        self._able = abilities_of(drafter)
+        if self._able.fits is not None:
+            self._able.fits.fit(target, tokenizer_hash)
+        if drafter is not None:
+            _check_layers(drafter.wants, target.depth)
         if drafter is not None and drafter.wants.topk > target.vocabulary:
             raise InputError(
                 f"the drafter wants the {drafter.wants.topk} likeliest tokens; expected at most "
@@ -55,8 +68,7 @@ class CheckedDrafter:
         self._wants = Wants() if drafter is None else drafter.wants
         self._target = target
         self._vocabulary = target.vocabulary
-        self._with_sources = with_sources and hasattr(drafter, "sources")
-        self._known: Chosen | None = None  # nodes of the last proposal in the vocabulary
+        self._with_sources = with_sources and self._able.sources is not None
         self._open: set[int] = set()  # requests with a proposal that was not observed yet
 
     @property
@@ -67,8 +79,8 @@ class CheckedDrafter:
     @property
     def wants(self) -> Wants:
         """What the drafter wants to see of the next step; nothing without a drafter."""
-        now = getattr(self._drafter, "wants_now", None)
-        wants = self._wants if now is None else self._tell(now)
+        chooses = self._able.chooses_wants
+        wants = self._wants if chooses is None else self._tell(chooses.wants_now)
         if self._drafter is None:
             return Wants()
         if wants is not self._wants and not _is_part(wants, self._wants):
@@ -79,9 +91,8 @@ class CheckedDrafter:
 
     def shown(self, seconds: float) -> None:
         """Tell a drafter that wants to know how long finding what it wants to see took."""
-        tell = getattr(self._drafter, "shown", None)
-        if tell is not None:
-            self._tell(tell, seconds)
+        if self._able.chooses_wants is not None:
+            self._tell(self._able.chooses_wants.shown, seconds)
 
     def begin(self, request: Request) -> ForesayError | None:
         """Begin a request, if it has not begun; returns the error if the drafter refuses it.
@@ -99,9 +110,9 @@ class CheckedDrafter:
                 sampling=SeededParams(request.params, request.seed).copy(),
             )
             request.begun = True
-            waiting, request.offers = request.offers, []
-            for offer in waiting:
-                self.offer(request, offer)
+            waiting, request.external_drafts = request.external_drafts, []
+            for draft in waiting:
+                self.add_external_draft(request, draft)
         except (StateError, CorpusError) as error:  # of the drafter, not of this request
             self._give_up(error)
         except ForesayError as error:
@@ -110,41 +121,43 @@ class CheckedDrafter:
             self._give_up(error)
         return None
 
-    def offer(self, request: Request, offer: Offer) -> None:
+    def add_external_draft(self, request: Request, draft: ExternalDraft) -> None:
         """Pass on a draft from outside, if the drafter takes such; at the latest when the request
         begins."""
-        take = getattr(self._drafter, "offer", None)
-        if take is not None and request.begun:
-            self._tell(take, request.state, request.tokens.copy(), offer)
-        elif take is not None and len(request.offers) < _OFFERS:
-            request.offers.append(offer)
+        external = self._able.external
+        if external is not None and request.begun:
+            add = external.add_external_draft
+            self._tell(add, request.state, request.tokens.copy(), draft)
+        elif external is not None and len(request.external_drafts) < _WAITING:
+            request.external_drafts.append(draft)
 
     @property
-    def takes_offers(self) -> bool:
+    def takes_external_drafts(self) -> bool:
         """Whether drafts from outside are of any use."""
-        return hasattr(self._drafter, "offer")
+        return self._able.external is not None
 
-    def offered(self, request: Request) -> bool:
+    def has_external_draft(self, request: Request) -> bool:
         """Whether a draft from outside continues the request's text."""
-        told = getattr(self._drafter, "offered", None)
-        if told is None or not request.begun:
+        external = self._able.external
+        if external is None or not request.begun:
             return False
-        return bool(self._tell(told, request.state))
+        return bool(self._tell(external.has_external_draft, request.state))
 
     @property
     def weighs(self) -> bool:
         """Whether the drafter wants to know what time is worth."""
-        return hasattr(self._drafter, "price")
+        return self._able.weighs is not None
 
     def price(self, token: float, node: float, step: float) -> None:
         """Tell a drafter that `weighs` what time is worth in this step."""
-        drafter: Any = self._drafter
-        self._tell(lambda: drafter.price(token, node, step))
+        if self._able.weighs is not None:
+            self._tell(self._able.weighs.price, token, node, step)
 
     def weighed_seconds(self) -> float:
         """How long the drafter worked in the last proposal because that seemed to pay."""
-        said = getattr(self._drafter, "weighed_seconds", None)
-        seconds = 0.0 if said is None else self._tell(lambda: float(said())) or 0.0
+        weighs = self._able.weighs
+        said = None if weighs is None else self._tell(lambda: float(weighs.weighed_seconds()))
+        seconds = said or 0.0
         if math.isfinite(seconds):
             return seconds
         self._give_up(InputError(f"weighed_seconds() is {seconds}; expected a number of seconds"))
@@ -155,15 +168,14 @@ class CheckedDrafter:
 
         Mutates: what it remembers of this step.
         """
-        self._known = None
-        nothing = Proposal(Chosen.nothing(len(requests)).drafts)
+        nothing = Proposal(SelectedNodes.nothing(len(requests)).proposal)
         # After a step that failed, states still have its drafts: they are replaced by none.
         stale = not self._open.isdisjoint(request.number for request in requests)
         if self._drafter is None or not (any(budgets) or stale):
             return nothing
         self._open.update(request.number for request in requests)
         try:
-            with self._lent(requests):
+            with self._sharing_kv(requests):
                 states = [request.state for request in requests]
                 given = self._drafter.propose(states, list(budgets))
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
@@ -179,29 +191,28 @@ class CheckedDrafter:
             return nothing
         if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
             return Proposal(drafts, probs)
-        known = np.append(drafts.tokens < self._vocabulary, True).astype(np.int64)
-        known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
-        self._known = choose_nodes(drafts, np.flatnonzero(known))
-        return Proposal(self._known.drafts, probs)
+        known = drafts.along_paths(np.append(drafts.tokens < self._vocabulary, True), np.minimum)
+        return Proposal(drafts, probs, known[:-1])
 
     @contextmanager
-    def _lent(self, requests: Sequence[Request]) -> Iterator[None]:
-        """While the body runs, a drafter that borrows may store tokens behind the requests' texts,
-        in the target's keys and values. Afterwards these are as before."""
-        lend = getattr(self._drafter, "lend", None)
+    def _sharing_kv(self, requests: Sequence[Request]) -> Iterator[None]:
+        """While the body runs, a drafter that reads the target's KV cache may store tokens behind
+        the requests' texts. Afterwards it is as before."""
+        sharing = self._able.shares_kv
         kvs = [request.kv for request in requests if request.kv is not None]
-        if lend is None or len(kvs) < len(requests):
+        if sharing is None or len(kvs) < len(requests):
             yield
             return
+        share = sharing.share_kv_cache
         lengths = [kv.length for kv in kvs]
         try:
-            lend(self._target, [request.state for request in requests], kvs)
+            share(self._target, [request.state for request in requests], kvs)
             yield
         finally:
             for kv, length in zip(kvs, lengths, strict=True):
                 if kv.length > length:
                     kv.cut(length)
-            lend(self._target, [], [])  # the end of the loan
+            share(self._target, [], [])
 
     def _probs(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
         """The distributions that drafted tokens were sampled from, for requests under rule
@@ -214,21 +225,16 @@ class CheckedDrafter:
                 probs[at] = draft.probs
         return probs
 
-    def original_paths(self, chosen: Chosen, verdicts: VerdictBatch) -> VerdictBatch:
-        """Verdicts on the nodes chosen of the last proposal, in the drafter's own numbering."""
-        told = chosen.original_paths(verdicts)
-        return told if self._known is None else self._known.original_paths(told)
-
     def note_sources(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
         """Note where each committed token was drafted from: the best of its sources; nothing
         without `with_sources`. To be called before `observe`.
         """
         if not self._with_sources:
             return
-        sources = getattr(self._drafter, "sources", None)
+        sources = self._able.sources
 
         def best(request: Request, verdict: Verdict) -> list[Source]:
-            said = sources(request.state) if sources is not None else ()
+            said = sources.sources(request.state) if sources is not None else ()
             return [Source(said[node][0]) for node in verdict.path.tolist()]
 
         for request, verdict in zip(requests, verdicts, strict=True):
@@ -244,7 +250,8 @@ class CheckedDrafter:
         self._open.difference_update(requests[at].number for at in told)
         if len(told) < len(requests):
             verdicts = VerdictBatch.of([verdicts[at] for at in told])
-        self._tell(self._drafter.observe, [requests[at].state for at in told], verdicts)
+        # A copy: whatever the drafter does with it, the step goes on.
+        self._tell(self._drafter.observe, [requests[at].state for at in told], verdicts.copy())
 
     def finish(self, request: Request) -> None:
         """End a request, if it has begun.
@@ -259,11 +266,10 @@ class CheckedDrafter:
 
     def drop_group(self, group: str, tenant: str | None) -> None:
         """Drop a group, if the drafter has groups."""
-        drop = getattr(self._drafter, "drop_group", None)
-        if drop is None:
+        if self._able.groups is None:
             return
         try:
-            drop(group, tenant)
+            self._able.groups.drop_group(group, tenant)
         except UnknownGroup:
             pass  # no request of it had begun
         except Exception as error:
@@ -271,23 +277,21 @@ class CheckedDrafter:
 
     def add_to_group(self, group: str, prompt: Int32s, answer: Int32s) -> None:
         """Let a group draft from an earlier answer, if the drafter has groups."""
-        add = getattr(self._drafter, "add_to_group", None)
-        if add is not None:
-            self._tell(add, group, prompt.copy(), answer.copy())
+        if self._able.groups is not None:
+            self._tell(self._able.groups.add_to_group, group, prompt.copy(), answer.copy())
             self.warn()
 
     def new_version(self, keep: int) -> None:
         """The target's weights were replaced: of a history, what the last `keep` versions before
         wrote stays."""
-        change = getattr(self._drafter, "new_version", None)
-        if change is not None:
-            self._tell(change, keep)
+        if self._able.versions is not None:
+            self._tell(self._able.versions.new_version, keep)
             self.warn()
 
     def bytes_used(self) -> int:
         """What the drafter holds in memory, 0 if it cannot tell."""
-        used = getattr(self._drafter, "bytes_used", None)
-        return 0 if used is None else self._tell(lambda: int(used())) or 0
+        memory = self._able.memory
+        return 0 if memory is None else self._tell(lambda: int(memory.bytes_used())) or 0
 
     def _tell(self, call: Callable[..., T], *values: Any) -> T | None:
         try:
@@ -297,7 +301,7 @@ class CheckedDrafter:
             return None
 
     def _give_up(self, error: Exception) -> None:
-        self._drafter, self._failure = None, error
+        self._drafter, self._able, self._failure = None, Abilities(), error
 
     def warn(self) -> None:
         """Warn if the drafter has failed since the last call. Not amid a commit: a warning may be
@@ -307,7 +311,7 @@ class CheckedDrafter:
             warnings.warn(f"the drafter failed, and is not asked again: {failure!r}", stacklevel=4)
 
 
-def check_layers(wants: Wants, depth: int) -> None:
+def _check_layers(wants: Wants, depth: int) -> None:
     """Refuse a drafter that wants hidden states which a target of this `depth` does not give.
 
     Raises: InputError.

@@ -2,8 +2,9 @@
 
     step:  schedule, draft, forward, verify, commit
 
-The engine knows no text and no tokenizer: tokens go in, tokens come out (`AnswerText` is given to
-it where there are stop strings). It has no threads: the caller of `step` drives it.
+The engine knows no text and no tokenizer: tokens go in, tokens come out (an
+`IncrementalDetokenizer` is given to it where there are stop strings). It has no threads: the caller
+of `step` drives it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import numpy as np
 from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive, sizes_of
-from foresay.budget.load import Chosen, StepFacts
+from foresay.budget.load import StepFacts
 from foresay.budget.policy import Policy, Pricing, make_policy
-from foresay.drafter import Drafter, Offer, check_drafter, check_lengths
+from foresay.budget.selected import SelectedNodes
+from foresay.drafter import Drafter, ExternalDraft, check_lengths
 from foresay.engine.compute import Compute, forward_and_verify
-from foresay.engine.drafting import CheckedDrafter, check_layers
-from foresay.engine.fitting import fit_drafter
+from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
 from foresay.engine.logprobs import note_logprobs
 from foresay.engine.measure import measured_cost
@@ -36,9 +37,9 @@ from foresay.engine.request import (
     check_prompt_logprobs,
     fitted,
 )
-from foresay.engine.scheduler import Scheduler, Turn
-from foresay.engine.step import Laps, Step, load_of, parts_of, seen_by_drafter, until_texts_end
-from foresay.engine.text import AnswerText
+from foresay.engine.scheduler import ScheduledRequest, Scheduler
+from foresay.engine.step import Step, Timings, load_of, parts_of, seen_by_drafter, until_texts_end
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Target, check_target
@@ -91,10 +92,9 @@ class Engine:
             check_positive(value, name)
         check_flag(with_sources, "with_sources")
         check_target(target)
-        if drafter is not None:
-            check_drafter(drafter)
-            fit_drafter(drafter, target, tokenizer_hash)
-            check_layers(drafter.wants, getattr(target, "depth", 0))
+        self.drafter = CheckedDrafter(
+            drafter, target, tokenizer_hash=tokenizer_hash, with_sources=with_sources
+        )
         tokens = memory // target.bytes_per_token
         if tokens < PAGE:
             raise InputError(
@@ -102,7 +102,6 @@ class Engine:
                 f"the smallest text of {PAGE} tokens"
             )
         self.target = target
-        self.drafter = CheckedDrafter(drafter, target, with_sources=with_sources)
         make_policy(policy)  # an invalid one is refused before the long work
         used = "none" if drafter is None else policy
         cost = measured_cost(target, progress) if used == "adaptive" else None
@@ -133,7 +132,7 @@ class Engine:
         stops: Sequence[int] = (),
         group: str | None = None,
         tenant: str | None = None,
-        text: AnswerText | None = None,
+        text: IncrementalDetokenizer | None = None,
         prompt_logprobs: int | None = None,
         together: bool = False,
     ) -> Request:
@@ -158,15 +157,17 @@ class Engine:
         check_name("tenant", tenant)
         check_prompt_logprobs(prompt_logprobs)
         check_flag(together, "together")
-        if text is not None and not isinstance(text, AnswerText):
-            raise InputError(f"text is {text!r}; expected an AnswerText")
+        if text is not None and not isinstance(text, IncrementalDetokenizer):
+            raise InputError(f"text is {text!r}; expected an IncrementalDetokenizer")
         ends = tuple(as_tokens(stops, "stops").tolist())
         tokens = as_tokens(prompt, "prompt")
         context, memory = self.target.context, self.scheduler.pages.total * PAGE - 1
         check_prompt(tokens, context, memory, self.target.vocabulary)
         params = fitted(params, len(tokens), context, memory, self.target.vocabulary)
         if params.stop_texts and text is None:
-            raise InputError("stop has stop strings and text is None; expected an AnswerText")
+            raise InputError(
+                "stop has stop strings and text is None; expected an IncrementalDetokenizer"
+            )
         if seed is None:
             seed = new_seed() if params.seed is None else params.seed
         whose = (group, tenant, text, prompt_logprobs, together)
@@ -205,14 +206,14 @@ class Engine:
             else:
                 self._finish(request, "cancelled")
 
-    def offer(self, request: Request, offer: Offer) -> None:
+    def add_external_draft(self, request: Request, draft: ExternalDraft) -> None:
         """Give the drafter a draft from outside, if it takes such: it can change the speed only.
 
         Raises: InputError for a foreign request.
         """
         self._check_own(request)
         if not request.finished:
-            self.drafter.offer(request, offer)
+            self.drafter.add_external_draft(request, draft)
 
     def pause(self, request: Request, paused: bool = True) -> None:
         """Let a request sit steps out until it is paused no more: while its next draft is on the
@@ -258,7 +259,7 @@ class Engine:
         its error; the others go on. After an interrupt, cancel the running requests to free their
         memory.
         """
-        laps = Laps(self._clock)
+        laps = Timings(self._clock)
         self.last_step = None
         self._recompute_if_replaced()
         turns, failed = self._begun(self.scheduler.schedule())
@@ -305,7 +306,7 @@ class Engine:
                 raise RuntimeError(f"{request!r} has {request.stored} tokens stored")
             request.kv.check_integrity()
 
-    def _begun(self, turns: list[Turn]) -> tuple[list[Turn], list[Request]]:
+    def _begun(self, turns: list[ScheduledRequest]) -> tuple[list[ScheduledRequest], list[Request]]:
         """The turns of requests that the drafter has begun, and the requests that it refused."""
         refused = []
         for turn in turns:
@@ -315,7 +316,7 @@ class Engine:
                 refused.append(turn.request)
         return [turn for turn in turns if not turn.request.finished], refused
 
-    def _draft(self, turns: list[Turn]) -> Step:
+    def _draft(self, turns: list[ScheduledRequest]) -> Step:
         """Ask for drafts, and choose the nodes that are verified."""
         decoding = [turn.request for turn in turns if turn.whole]
         load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
@@ -335,43 +336,46 @@ class Engine:
         if pricing is not None:
             pricing.spent(self.drafter.weighed_seconds())
         if not any(budgets):
-            return Step(turns, decoding, load, Chosen.nothing(len(decoding)), {})
+            return Step(turns, decoding, load, SelectedNodes.nothing(len(decoding)), {})
         chosen = self.policy.choose(proposal.drafts, load)
+        if proposal.known is not None:
+            chosen = chosen.only(proposal.known)
         chosen = self._that_fits(decoding, with_all_sampled(chosen, proposal, load))
         return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
 
-    def _that_fits(self, decoding: list[Request], chosen: Chosen) -> Chosen:
+    def _that_fits(self, decoding: list[Request], chosen: SelectedNodes) -> SelectedNodes:
         """The drafts for which there is memory."""
         sizes = sizes_of(chosen.drafts.offsets)
         fits = [
             not size or self.scheduler.reserve(request, int(size))
             for request, size in zip(decoding, sizes, strict=True)
         ]
-        return chosen if all(fits) else chosen.only(np.array(fits))
+        if all(fits):
+            return chosen
+        return chosen.only(np.repeat(fits, sizes_of(chosen.proposal.offsets)))
 
     def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
         """Find stops, store keys and values, tell the drafter, and finish what has ended."""
         sizes, failures = until_texts_end(step, verified)
         note_logprobs(step.decoding, verified, logprobs, sizes)
         verified = cut(verified, sizes)
-        verdicts = verified.verdicts
         began = self._clock()
-        told = self.drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
+        verdicts = seen_by_drafter(step, verified)  # here rows become nodes
         self.drafter.shown(step.showing + self._clock() - began)
-        each = iter(verdicts)
+        each = iter(verified.verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())
-        self.drafter.note_sources(step.decoding, told)
+        self.drafter.note_sources(step.decoding, verdicts)
         for request, verdict in zip(step.decoding, verdicts, strict=True):
             request.append(verdict.tokens)
-        self.drafter.observe(step.decoding, told)
+        self.drafter.observe(step.decoding, verdicts)
         for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending
             if reason is not None:
                 self._finish(request, reason, failures.get(at))
         return verdicts
 
-    def _account(self, step: Step, verdicts: VerdictBatch, laps: Laps) -> None:
+    def _account(self, step: Step, verdicts: VerdictBatch, laps: Timings) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it."""
         took = laps.seconds
         seconds = took["forward"] + took["verify"]

@@ -6,32 +6,29 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from foresay.abilities import check_drafter
 from foresay.arrays import Int32s, as_tokens, check_callable, check_flag, check_positive
 from foresay.budget.policy import Policy, make_policy
-from foresay.drafter import Drafter, check_drafter
+from foresay.corpus.tokenizer import tokenizer_hash_in
+from foresay.drafter import Drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.answers import Answer, Chunk, Result
 from foresay.engine.engine import Engine
-from foresay.engine.fitting import tokenizer_hash_in
 from foresay.engine.request import Request
-from foresay.engine.samples import add_samples
-from foresay.engine.text import AnswerText
+from foresay.engine.samples import add_answers
 from foresay.errors import InputError, StateError
-from foresay.models.cpu.quantise import Quantise
 from foresay.models.load import find_model, load
-from foresay.models.options import Dtype, check_dtype
+from foresay.models.options import Dtype, Quantise, check_dtype
 from foresay.models.progress import Progress, silent
 from foresay.models.reading import reading
 from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.models.weights import DEFAULT_MODEL, StoredModel
-from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 
 __all__ = ["LLM", "Chunk", "Prompt", "Result", "drafter_of"]
@@ -189,12 +186,13 @@ class LLM:
         """The chunks, after an empty one."""
         open_ones = answers
         try:
-            yield Chunk(0, 0, "", [], None)
+            yield Chunk(0, "", [])
             while open_ones:
                 # Looked for in the answers themselves: their tokens may be of another call's steps.
                 news = [answer for answer in open_ones if answer.has_news]
                 for answer in news:
-                    yield answer.chunk()
+                    ends = answer.request.finished
+                    yield answer.chunk(result=answer.result() if ends else None)
                 if not news:
                     with self._working():
                         self._check_busy()
@@ -239,20 +237,9 @@ class LLM:
         try:
             for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
                 ids = self.encode(prompt, chat=chat)
-                seed = new_seed() if wanted.seed is None else wanted.seed
-                requests = add_samples(
-                    self.engine,
-                    ids,
-                    wanted,
-                    seeds=[seed_of_sample(seed, sample) for sample in range(wanted.n)],
-                    stops=() if wanted.ignore_eos else self.tokenizer.ends,
-                    text=partial(
-                        AnswerText, self.tokenizer.decode, wanted.stop_texts, wanted.min_tokens
-                    ),
-                    together=together,
-                )
+                requests = add_answers(self.engine, self.tokenizer, ids, wanted, together=together)
                 answers += [
-                    Answer(prompt, index, sample, request)
+                    Answer(request, prompt, len(answers) + sample, index, sample)
                     for sample, request in enumerate(requests)
                 ]
         except InputError as error:

@@ -13,8 +13,8 @@ from torch import Tensor
 from foresay.draft import DraftBatch
 from foresay.engine.request import Request
 from foresay.sampling.acceptance.verdicts import Verified
-from foresay.sampling.ask import AskBatch
 from foresay.sampling.logprobs import Logprobs, TokenLogprob, likeliest, logprobs_of
+from foresay.sampling.verification import VerificationBatch
 
 __all__ = ["logprobs_for", "note_logprobs", "note_prompt_logprobs"]
 
@@ -27,7 +27,7 @@ def logprobs_for(
     verified: Verified,
     drafts: DraftBatch,
     logits: Tensor,
-    asks: AskBatch,
+    asks: VerificationBatch,
 ) -> Logprobs | None:
     """The log probabilities of a step's tokens, if one of the requests wants them."""
     wanted = [request.params.logprobs for request in requests]

@@ -13,7 +13,7 @@ from foresay.draft import Draft
 from foresay.machine import seconds_kept_waiting
 from foresay.models.progress import Progress, silent
 from foresay.models.remembered import Memory, is_remembering
-from foresay.models.target import Part, Target, TextKv
+from foresay.models.target import SequenceInput, Target, TextKv
 
 __all__ = ["measured_cost"]
 
@@ -67,10 +67,10 @@ def measured_cost(
     """
     if remember is None:
         remember = is_remembering()
-    identity: str | None = getattr(target, "identity", None)
+    identity = target.identity
     if identity is None or not remember:
         return _fitted(_samples(target, progress))
-    memory = Memory("steps", identity, getattr(target, "threads", 0))
+    memory = Memory("steps", identity, target.threads)
     samples = remembered_samples(memory.read())
     if samples is None:
         begin, waited = perf_counter(), seconds_kept_waiting()
@@ -142,7 +142,7 @@ def _samples(target: Target, progress: Progress) -> list[Sample]:
 def _timed(target: Target, kind: _Kind, kvs: list[TextKv]) -> float:
     last, draft = np.zeros(1, np.int32), Draft.chain(np.zeros(kind.rows - 1, np.int32))
     start = perf_counter()
-    target.forward([Part.of(target, kv, last, draft) for kv in kvs[: kind.requests]])
+    target.forward([SequenceInput.of(target, kv, last, draft) for kv in kvs[: kind.requests]])
     return perf_counter() - start
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from foresay.arrays import Int32s
 from foresay.draft import Draft
-from foresay.models.target import Part, Target
-from foresay.sampling.ask import Ask
+from foresay.models.target import SequenceInput, Target
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import match
+from foresay.sampling.verification import VerificationInput
 
 __all__ = ["logits_of", "plain"]
 
@@ -38,7 +38,7 @@ def plain(
     """
     output: list[int] = []
     while len(output) < params.max_tokens:
-        ask = Ask(params, seed, prompt, output, stops)
+        ask = VerificationInput(params, seed, prompt, output, stops)
         row = next_logits(np.array([*prompt, *output], np.int32), len(prompt))
         verdict = match(Draft.empty(), row[None].float().numpy(), ask)
         output.append(int(verdict.tokens[0]))
@@ -55,7 +55,7 @@ def logits_of(target: Target) -> NextLogits:
 
     def next_logits(text: Int32s, prompt: int) -> Tensor:
         with torch.inference_mode():
-            part = Part.of(target, target.open(), text, prefill=prompt - 1)
+            part = SequenceInput.of(target, target.open(), text, prefill=prompt - 1)
             return target.forward([part]).logits[0]
 
     return next_logits

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from foresay.arrays import Floats, Int32s, sizes_of
-from foresay.budget.load import Chosen, Load, choose_nodes, within_max_tokens
+from foresay.arrays import Floats, Int32s
+from foresay.budget.load import Load, within_max_tokens
+from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
@@ -22,22 +24,22 @@ class Proposal:
     drafts  without their probs: policies look at tokens, parents and scores
     probs   by the number of the draft, the distributions that its tokens were sampled from,
             float32[n, vocabulary]: only under rule rejection. Other drafts were not sampled
+    known   which nodes are in the target's vocabulary, with all above them; None: all
     """
 
     drafts: DraftBatch
     probs: Mapping[int, Floats] = field(default_factory=dict)
+    known: NDArray[np.bool_] | None = None
 
-    def probs_of(self, chosen: Chosen) -> dict[int, Floats]:
+    def probs_of(self, chosen: SelectedNodes) -> dict[int, Floats]:
         """The distributions of the nodes that are verified: copies."""
-        bounds = chosen.drafts.offsets
+        bounds = self.drafts.offsets
         return {
-            at: probs[nodes]
-            for at, probs in self.probs.items()
-            for nodes in [chosen.nodes[bounds[at] : bounds[at + 1]]]
+            at: probs[chosen.keep[bounds[at] : bounds[at + 1]]] for at, probs in self.probs.items()
         }
 
 
-def with_all_sampled(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
+def with_all_sampled(chosen: SelectedNodes, proposal: Proposal, load: Load) -> SelectedNodes:
     """The nodes that a policy chose; of sampled drafts, every node within max_tokens.
 
     A row of `Draft.probs` is the distribution of a token given its parent and earlier siblings, and
@@ -50,17 +52,12 @@ def with_all_sampled(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
     """
     if not proposal.probs:
         return chosen
-    drafts = proposal.drafts
-    taken = np.zeros(len(drafts.tokens), bool)
-    taken[chosen.nodes + np.repeat(drafts.offsets[:-1], sizes_of(chosen.drafts.offsets))] = True
-    fitting = within_max_tokens(drafts, load)
-    fits = np.ones(len(taken), bool) if fitting is None else np.zeros(len(taken), bool)
-    if fitting is not None:
-        fits[fitting] = True
+    drafts, keep = proposal.drafts, chosen.keep.copy()
+    within = within_max_tokens(drafts, load)
     for at in proposal.probs:
         own = slice(drafts.offsets[at], drafts.offsets[at + 1])
-        taken[own] = fits[own]
-    return choose_nodes(drafts, np.flatnonzero(taken))
+        keep[own] = within[own]
+    return SelectedNodes(drafts, keep)
 
 
 def check_probs(probs: Floats, tokens: Int32s, width: int) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.counts import tokens_per_step
-from foresay.drafter import Offer, Source
-from foresay.engine.text import AnswerText
+from foresay.drafter import ExternalDraft, Source
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
-from foresay.sampling.ask import Ask
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.verification import VerificationInput
 
 if TYPE_CHECKING:
     from foresay.models.target import TextKv
@@ -163,7 +163,7 @@ class Request:
         stops: tuple[int, ...],
         group: str | None,
         tenant: str | None,
-        text: AnswerText | None,
+        text: IncrementalDetokenizer | None,
         prompt_logprobs: int | None = None,
         together: bool = False,
         owner: object = None,
@@ -188,11 +188,11 @@ class Request:
         self.kv: TextKv | None = None
         self.state: Any = None  # the drafter's
         self.begun = False  # whether the drafter has begun the request
-        self.offers: list[Offer] = []  # that came before that
+        self.external_drafts: list[ExternalDraft] = []  # that came before that
         self.paused = False  # whether it sits steps out
         # Checked once, here; each step's ask is made from it without checking the text again.
         noise = new_seed() if params.rule == "rejection" else seed
-        self._ask = Ask(params, noise, prompt, (), stops)
+        self._ask = VerificationInput(params, noise, prompt, (), stops)
         self._tokens = np.empty(len(prompt) + 64, np.int32)
         self._tokens[: len(prompt)] = prompt
         self._prompt = len(prompt)
@@ -266,7 +266,7 @@ class Request:
             return "stop"
         return "length" if self.tokens_left == 0 else None
 
-    def ask(self) -> Ask:
+    def ask(self) -> VerificationInput:
         """The sampling parameters and text for the next verification.
 
         Valid until: the next step.

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import uuid4
 
 from foresay.arrays import IntsLike, as_items
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError
+from foresay.models.tokenizer import Tokenizer
+from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 
-__all__ = ["add_samples"]
+__all__ = ["add_answers", "add_samples"]
+
+
+def add_answers(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    prompt: IntsLike,
+    params: SamplingParams,
+    *,
+    tenant: str | None = None,
+    prompt_logprobs: int | None = None,
+    together: bool = False,
+) -> list[Request]:
+    """A new request for each of the `params.n` answers to a prompt, with their texts, seeds and
+    ends; all of them or none. The rest is as in `Engine.add`.
+
+    Mutates: the engine. Raises: as `Engine.add`; nothing has changed then.
+    """
+    seed = new_seed() if params.seed is None else params.seed
+    stops, least = params.stop_texts, params.min_tokens
+    return add_samples(
+        engine,
+        prompt,
+        params,
+        seeds=[seed_of_sample(seed, sample) for sample in range(params.n)],
+        stops=() if params.ignore_eos else tokenizer.ends,
+        tenant=tenant,
+        text=partial(IncrementalDetokenizer, tokenizer.decode, stops, least),
+        prompt_logprobs=prompt_logprobs,
+        together=together,
+    )
 
 
 def add_samples(
@@ -23,12 +56,12 @@ def add_samples(
     seeds: Sequence[int],
     stops: Sequence[int] = (),
     tenant: str | None = None,
-    text: Callable[[], AnswerText] | None = None,
+    text: Callable[[], IncrementalDetokenizer] | None = None,
     prompt_logprobs: int | None = None,
     together: bool = False,
 ) -> list[Request]:
     """A new request for each of the seeds, all of them or none. Several are a group, which ends
-    with its last member, however that one ends. `text` makes the AnswerText of each; the rest is
+    with its last member, however that one ends. `text` makes the detokenizer of each; the rest is
     as in `Engine.add`.
 
     Mutates: the engine. Raises: InputError without seeds, and as `Engine.add`; nothing has changed

@@ -17,13 +17,13 @@ from foresay.engine.prefixes import Prefixes
 from foresay.engine.request import Request
 from foresay.models.target import TextKv
 
-__all__ = ["Scheduler", "Turn"]
+__all__ = ["ScheduledRequest", "Scheduler"]
 
 _OVERTAKEN = 32  # requests that wait for a prefix while others are admitted before them
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScheduledRequest:
     """A request's share of a step: its next `tokens` pending tokens. `whole`: these are all of
     them, so the next token can be chosen.
     """
@@ -33,7 +33,7 @@ class Turn:
     whole: bool
 
     @classmethod
-    def of(cls, request: Request, most: int) -> Turn:
+    def of(cls, request: Request, most: int) -> ScheduledRequest:
         """The turn of a request with at most `most` tokens."""
         pending = len(request.pending)
         return cls(request, min(pending, most), pending <= most)
@@ -64,7 +64,7 @@ class Scheduler:
         """Let a request wait to be admitted."""
         self.waiting.append(request)
 
-    def schedule(self) -> list[Turn]:
+    def schedule(self) -> list[ScheduledRequest]:
         """The turns of the next step: first decoding requests, then prompts in order of arrival.
 
         Mutates: admits requests that fit, preempts the newest where memory is short.
@@ -79,11 +79,11 @@ class Scheduler:
                 self._hold(request, len(request) + 1)
         ready = [request for request in self.running if not request.paused][: self.max_running]
         room = self.max_running - len(ready)
-        turns = [Turn(r, 1, True) for r in ready if len(r.pending) == 1]
+        turns = [ScheduledRequest(r, 1, True) for r in ready if len(r.pending) == 1]
         rows = self.max_rows - len(turns)
         for request in ready:
             if rows > 0 and len(request.pending) > 1:
-                turns.append(Turn.of(request, rows))
+                turns.append(ScheduledRequest.of(request, rows))
                 rows -= turns[-1].tokens
         while rows > 0 and room > 0:
             admitted = self._admit()
@@ -92,7 +92,7 @@ class Scheduler:
                 admitted = self._admit()
             if admitted is None:
                 break
-            turns.append(Turn.of(admitted, rows))
+            turns.append(ScheduledRequest.of(admitted, rows))
             rows -= turns[-1].tokens
             room -= 1
         self._whole = True

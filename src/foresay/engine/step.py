@@ -12,31 +12,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import Floats, Int32s, sizes_of
-from foresay.budget.load import Chosen, Load
+from foresay.budget.load import Load
+from foresay.budget.selected import SelectedNodes
 from foresay.budget.urgency import urgency
 from foresay.engine.request import Request
-from foresay.engine.scheduler import Turn
+from foresay.engine.scheduler import ScheduledRequest
 from foresay.errors import ForesayError, InputError
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.verdict import TopK, VerdictBatch
 
-__all__ = ["Laps", "Step", "load_of", "parts_of", "seen_by_drafter", "until_texts_end"]
+__all__ = ["Step", "Timings", "load_of", "parts_of", "seen_by_drafter", "until_texts_end"]
 
 
 @dataclass(slots=True)
 class Step:
     """One step, filled in as it goes."""
 
-    turns: list[Turn]
+    turns: list[ScheduledRequest]
     decoding: list[Request]
     """Requests whose next token is chosen in this step, in the order of the turns."""
     load: Load
-    chosen: Chosen
+    chosen: SelectedNodes
     """The drafted nodes that are verified, one draft for each request in `decoding`."""
     draft_probs: dict[int, Floats]
     """What drafted tokens were sampled from under rule rejection, by index in `decoding`."""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[SequenceInput] = field(default_factory=list)
     """The inputs of the model, one for each turn."""
     topk: TopK | None = None
     """The likeliest tokens after each row of `decoding`, if the drafter wants them."""
@@ -45,7 +46,7 @@ class Step:
     showing: float = 0.0
     """Seconds that finding what the drafter wants to see took so far."""
 
-    def count(self, verdicts: VerdictBatch, laps: Laps) -> None:
+    def count(self, verdicts: VerdictBatch, laps: Timings) -> None:
         """Add the step to the statistics of its requests."""
         for turn in self.turns:
             spent = turn.request.stats.seconds
@@ -59,7 +60,7 @@ class Step:
             request.stats.accepted += int(accepted[at])
 
 
-class Laps:
+class Timings:
     """How long each phase took, by a clock."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -73,11 +74,11 @@ class Laps:
         self._begin = now
 
 
-def parts_of(step: Step, target: Target) -> list[Part]:
+def parts_of(step: Step, target: Target) -> list[SequenceInput]:
     """Each request's part of the forward pass."""
     drafts = iter(step.chosen.drafts)
     return [
-        Part.of(
+        SequenceInput.of(
             target,
             r.kv,
             r.pending[: turn.tokens],
@@ -116,8 +117,7 @@ def until_texts_end(
 
 
 def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
-    """The verdicts with what the drafter wants to see, in the numbering of the verified nodes. A
-    copy: whatever the drafter does with it, the step goes on."""
+    """The verdicts with what the drafter wants to see, on the nodes of the proposal."""
     found, hidden = verified.verdicts, None
     rows: Int32s | None = None
     if step.topk is not None:  # each draft has one row more than it has nodes
@@ -129,11 +129,11 @@ def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
             at = torch.as_tensor(verified.rows, device=step.hidden.device)
             # Wider than bfloat16, which numpy has not, and the same numbers.
             hidden = step.hidden[at].float().cpu().numpy()
-    own = found.tokens.copy(), found.offsets.copy(), found.path.copy(), found.path_offsets.copy()
-    return VerdictBatch._trusted(*own, step.topk, rows, hidden)
+    own = found.tokens, found.offsets, found.path, found.path_offsets
+    return step.chosen.numbered(VerdictBatch._trusted(*own, step.topk, rows, hidden))
 
 
-def load_of(turns: Sequence[Turn], *, requests_wait: bool) -> Load:
+def load_of(turns: Sequence[ScheduledRequest], *, requests_wait: bool) -> Load:
     """The load of a step with these turns. Of a text's new tokens only the last one counts as its
     own row; those before it are rows of a prompt.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["AnswerText"]
+__all__ = ["IncrementalDetokenizer"]
 
 Decode = Callable[[Sequence[int]], str]
 _INCOMPLETE = "\ufffd"
 _LONGEST_CHARACTER = 4  # tokens, if each is a byte: what is incomplete after them stays so
 
 
-class AnswerText:
+class IncrementalDetokenizer:
     """The text of one answer, token by token, up to the first stop string.
 
     decode  token ids to text

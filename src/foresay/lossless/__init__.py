@@ -1,9 +1,11 @@
 """The proof that speculation changes no answer; the command is `foresay lossless`.
 
-prove            all of it, as a list of checks
-  check            one line of it
+Every layer is of one kind: a world (a small model and parameters), a rule under test, a check, and
+controls: wrong rules that the check must find.
+
+prove            all of it, as a list of checks (check)
 exact            distributions of whole texts with rational numbers, compared with ==
-  chance           every outcome of a function of coins, or one at random
+  chance           every outcome of a function of coins
   worlds           small random targets and drafters
   drafts, schemes  ways to speculate that are right
   wrong            ways that are wrong, and must be detected
@@ -13,7 +15,7 @@ scripts          equality with plain decoding over random schedules
 engine_scripts   the whole engine over random schedules
   toy_target       the toy as its target, to which prefill and decode differ
   engine_controls  wrong engines that must be detected
-sampled          the batched rules against a known distribution
+sampled          the batched rules in such a world, against its exact distribution
 noise_quality    the keyed noise against a known distribution
   gtest            the statistics of both, with their power
 user             your own verify function

@@ -1,71 +1,43 @@
-"""Chance, in two forms with one interface: every outcome with its exact chance, or dice.
-
-    accept, draw   the coins of a verifier (`foresay.sampling.reference.Coins`)
-    pick           a drafter's own draws
-    choose         the noise of a position: one uniform that belongs to it, the same for
-                   every caller; the token is the inverse of the cumulative distribution at it
+"""Chance: every outcome of a function of coins, with its exact chance.
 
 `outcomes` calls a function again and again, once for every way its chances can fall, and says how
 likely each way is. With fractions nothing is rounded and nothing is sampled: two distributions
 are equal or they are not.
 
-A coin that is asked for by its position is keyed, as in an engine: a second question for the same
-coin would get the same answer, so it raises. Without a position a coin is always fresh.
+A coin that is tossed for a position is keyed, as in an engine: tossed again it would fall the same
+way, so that raises. Without a position a coin is always fresh.
 
-Mutates: Enumeration and Dice remember what was asked. Valid until: an Enumeration, for one call of
-the function. Raises: InputError for what is no chance. GIL: held.
+Mutates: a Chance remembers its coins. Valid until: a Chance, for one call of the function. Raises:
+InputError for what is no chance. GIL: held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Protocol, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from foresay.errors import InputError
 
-__all__ = ["Chance", "Dice", "Enumeration", "distribution_of", "outcomes"]
+__all__ = ["Chance", "outcomes"]
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Hashable)
 
 ZERO, ONE = Fraction(0), Fraction(1)
 _FICKLE = "the function is not the same from call to call"
 
 
-class Chance(Protocol):
-    """What drafters and verifiers ask for; fits `Coins[Fraction]`."""
-
-    def accept(self, chance: Fraction, position: int | None = None, attempt: int = 0) -> bool:
-        """True with this chance; above 1 counts as 1, below 0 as 0."""
-        ...
-
-    def draw(self, weights: Sequence[Fraction], position: int | None = None) -> int:
-        """A token with chance proportional to its weight."""
-        ...
-
-    def pick(self, weights: Sequence[Fraction]) -> int:
-        """The same for the drafter, always fresh."""
-        ...
-
-    def choose(self, probs: Sequence[Fraction], position: int) -> int:
-        """The token under the noise of this position, which is the same for all probs."""
-        ...
-
-
-def outcomes(function: Callable[[Enumeration], T]) -> Iterator[tuple[T, Fraction]]:
+def outcomes(function: Callable[[Chance], T]) -> Iterator[tuple[T, Fraction]]:
     """Every way through `function`, depth first, with its chance; the same result may come twice.
 
-    The function must depend on nothing that changes from call to call but its Enumeration; raises
+    The function must depend on nothing that changes from call to call but its Chance; raises
     InputError, at the latest after the last way, where it visibly does.
     """
     script: list[int] = []
     total = ZERO
     while True:
-        chance = Enumeration(script)
+        chance = Chance(script)
         result = function(chance)
         total += chance.probability
         yield result, chance.probability
@@ -80,49 +52,47 @@ def outcomes(function: Callable[[Enumeration], T]) -> Iterator[tuple[T, Fraction
         raise InputError(f"{_FICKLE}: the chances of its ways sum to {total}")
 
 
-def distribution_of(function: Callable[[Enumeration], H]) -> dict[H, Fraction]:
-    """The exact distribution of what `function` returns."""
-    distribution: dict[H, Fraction] = {}
-    for result, probability in outcomes(function):
-        distribution[result] = distribution.get(result, ZERO) + probability
-    return distribution
-
-
-class Enumeration:
-    """One way through a function: the first outcomes are given, every later one is the first
+class Chance:
+    """One way through a function: the first outcomes are fixed, every later one is the first
     possible. `probability` is the chance of this way; `trail` has for each branch the outcome taken
-    and the possible ones after it.
+    and the possible ones after it. Its `accept` and `draw` are `Coins[Fraction]`.
     """
 
     def __init__(self, script: Sequence[int] = ()) -> None:
         self.probability = ONE
         self.trail: list[list[int]] = []
         self._script = script
-        self._asked: set[tuple[str, int, int]] = set()
+        self._tossed: set[tuple[str, int, int]] = set()
         self._noise: dict[int, tuple[Fraction, Fraction]] = {}
 
     def accept(self, chance: Fraction, position: int | None = None, attempt: int = 0) -> bool:
+        """True with this chance; above 1 counts as 1, below 0 as 0."""
         self._once("accept", position, attempt)
         _refuse_floats(chance)
         yes = min(max(chance, ZERO), ONE)
         return self._branch((ONE - yes, yes)) == 1
 
     def draw(self, weights: Sequence[Fraction], position: int | None = None) -> int:
+        """A token with chance proportional to its weight."""
         self._once("draw", position, 0)
         return self.pick(weights)
 
     def pick(self, weights: Sequence[Fraction]) -> int:
+        """The same for the drafter, always fresh."""
         _refuse_floats(*weights)
         total = sum(weights, start=ZERO)
         if total <= 0 or min(weights) < 0:
-            raise InputError(_invalid_weights(weights))
+            raise InputError(
+                f"weights are {[str(w) for w in weights]}; expected none below 0, and a sum above 0"
+            )
         return self._branch(weights if total == 1 else [w / total for w in weights])
 
     def choose(self, probs: Sequence[Fraction], position: int) -> int:
+        """The token under the noise of this position, a uniform that is the same for all probs: the
+        inverse of the cumulative distribution at it."""
         # The uniform of a position is known only as far as it was needed: it lies in an interval,
         # and probs split the interval at the borders of their own cells. So a leaf of the
-        # enumeration is a box of noise on which nothing that was asked changes, and the boxes
-        # cover all noise.
+        # enumeration is a box of noise on which no choice changes, and the boxes cover all noise.
         low, high = self._noise.get(position, (ZERO, ONE))
         edges = [ZERO, *accumulate(probs)]
         if edges[-1] != 1:
@@ -140,10 +110,10 @@ class Enumeration:
         if len(possible) == 1:
             return possible[0]
         if len(self.trail) < len(self._script):
-            given = self._script[len(self.trail)]
-            if given not in possible:
+            outcome = self._script[len(self.trail)]
+            if outcome not in possible:
                 raise InputError(f"{_FICKLE}: what it did has no chance now")
-            possible = possible[possible.index(given) :]
+            possible = possible[possible.index(outcome) :]
         self.trail.append(possible)
         self.probability *= chances[possible[0]]
         return possible[0]
@@ -151,50 +121,12 @@ class Enumeration:
     def _once(self, kind: str, position: int | None, attempt: int) -> None:
         if position is not None:
             coin = (kind, position, attempt)
-            if coin in self._asked:
+            if coin in self._tossed:
                 raise InputError(f"the coin {coin} was asked for twice; keyed, both are the same")
-            self._asked.add(coin)
-
-
-class Dice:
-    """One outcome at random, in floats: for statistics. One Dice is the chance of one request: it
-    keeps the noise of each position that was asked for.
-    """
-
-    def __init__(self, generator: np.random.Generator) -> None:
-        self._generator = generator
-        self._noise: dict[int, float] = {}
-
-    def accept(self, chance: Fraction, position: int | None = None, attempt: int = 0) -> bool:
-        # Strict: what has no chance is never accepted.
-        return self._generator.random() < chance
-
-    def draw(self, weights: Sequence[Fraction], position: int | None = None) -> int:
-        return self.pick(weights)
-
-    def pick(self, weights: Sequence[Fraction]) -> int:
-        return _at(self._generator.random(), weights)
-
-    def choose(self, probs: Sequence[Fraction], position: int) -> int:
-        if position not in self._noise:
-            self._noise[position] = self._generator.random()
-        return _at(self._noise[position], probs)
+            self._tossed.add(coin)
 
 
 def _refuse_floats(*numbers: object) -> None:
     for number in numbers:
         if isinstance(number, float):
             raise InputError(f"{number} is a float; expected a Fraction")
-
-
-def _invalid_weights(weights: Sequence[Fraction]) -> str:
-    return f"weights are {[str(w) for w in weights]}; expected none below 0, and a sum above 0"
-
-
-def _at(u: float, weights: Sequence[Fraction]) -> int:
-    """The first token whose part of the sum reaches beyond u; rounding never reaches a weight 0."""
-    edges = list(accumulate(float(w) for w in weights))
-    if not edges or not edges[-1] > 0:
-        raise InputError(_invalid_weights(weights))
-    last = max(token for token, weight in enumerate(weights) if weight)
-    return next((token for token, edge in enumerate(edges[:last]) if u * edges[-1] < edge), last)

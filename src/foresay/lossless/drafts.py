@@ -1,9 +1,9 @@
 """How drafts come about in the proof: trees that grow node by node.
 
-A `Propose` is asked for the next token at a place: below a text, beside its earlier siblings. It
-answers with a token and the probs it was sampled from, None for the probs if it was chosen; or with
-None, and the tree stays without this node. All of them here are right: a token's probs are those it
-was sampled from, given everything that was known.
+A `Propose` names the next token at a place (below a text, beside its earlier siblings) with the
+probs it was sampled from, None for the probs if it was chosen; or None, and the tree stays without
+this node. All of them here are right: a token's probs are those it was sampled from, given
+everything that was known.
 
 A draft leaves room for one token of the target's own, as an engine's does.
 
@@ -19,8 +19,6 @@ from typing import NamedTuple, TypeAlias
 from foresay.lossless.chance import Chance
 from foresay.lossless.worlds import MAX_NODES, Probs, Text, World, normalised
 
-__all__ = ["Drafting", "Place", "Propose", "Token", "Tree", "chain_of", "ordered", "tree_of"]
-
 
 class Tree(NamedTuple):
     """A draft: tokens, the parent of each (-1: the text so far), what each was sampled from."""
@@ -28,6 +26,14 @@ class Tree(NamedTuple):
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     q: tuple[Probs | None, ...]
+
+    @property
+    def depths(self) -> list[int]:
+        """Of each node; 1 is below the text so far."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return depths
 
 
 class Place(NamedTuple):
@@ -72,21 +78,19 @@ def _grow(world: World, text: Text, chance: Chance, shape: Sequence[int], propos
         if parent not in texts or len(texts[parent]) + 1 >= world.length:
             continue
         siblings = [t for t, p in zip(tokens, parents, strict=True) if p == grown[parent]]
-        found = propose(Place(world, texts[parent], siblings), chance)
-        if found is None:
+        proposed = propose(Place(world, texts[parent], siblings), chance)
+        if proposed is None:
             continue
-        texts[node], grown[node] = (*texts[parent], found[0]), len(tokens)
-        tokens.append(found[0])
+        texts[node], grown[node] = (*texts[parent], proposed[0]), len(tokens)
+        tokens.append(proposed[0])
         parents.append(grown[parent])
-        probs.append(found[1])
+        probs.append(proposed[1])
     return Tree(tuple(tokens), tuple(parents), tuple(probs))
 
 
 def ordered(tree: Tree, key: Callable[[int], Fraction | int]) -> Tree:
     """The same tree with siblings in the order of their keys."""
-    depths: list[int] = []
-    for parent in tree.parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    depths = tree.depths
     order = sorted(range(len(depths)), key=lambda node: (depths[node], key(node)))
     parents = tuple(-1 if (p := tree.parents[n]) < 0 else order.index(p) for n in order)
     return Tree(tuple(tree.tokens[n] for n in order), parents, tuple(tree.q[n] for n in order))

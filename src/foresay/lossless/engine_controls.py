@@ -15,22 +15,21 @@ import numpy as np
 
 from foresay.engine.compute import Compute, Outcome, forward_and_verify
 from foresay.engine.logprobs import logprobs_for
-from foresay.engine.step import Laps, Step
-from foresay.engine.text import AnswerText
-from foresay.lossless.engine_scripts import EngineResult, run_engine
+from foresay.engine.step import Step, Timings
+from foresay.engine.text import IncrementalDetokenizer
+from foresay.lossless.engine_scripts import run_engine
+from foresay.lossless.scripts import ScriptsResult
 from foresay.models.target import Target
 from foresay.sampling.acceptance.verify import verify
-from foresay.sampling.ask import AskBatch
 from foresay.sampling.logprobs import Logprobs
+from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import Wants
 
-__all__ = ["ENGINE_CONTROLS"]
-
-Run: TypeAlias = Callable[..., EngineResult]
+Run: TypeAlias = Callable[..., ScriptsResult]
 """`run_engine` with a mistake."""
 
 
-class _WithinATokenOnly(AnswerText):
+class _WithinATokenOnly(IncrementalDetokenizer):
     """Looks for stop strings in the text of each token by itself."""
 
     def _hits(self, new: str) -> list[tuple[int, int, str]]:
@@ -38,7 +37,7 @@ class _WithinATokenOnly(AnswerText):
         return [(end, at, stop) for end, at, stop in super()._hits(new) if at >= known]
 
 
-class _LateStop(AnswerText):
+class _LateStop(IncrementalDetokenizer):
     """Ends an answer with the token after the one that completed the stop string."""
 
     _late = False
@@ -52,15 +51,15 @@ def _one_rule_for_all(target: Target) -> Compute:
     """Where one request is under rule rejection, all are verified by it."""
     right = forward_and_verify(target)
 
-    def compute(step: Step, wants: Wants, laps: Laps) -> Outcome:
+    def compute(step: Step, wants: Wants, laps: Timings) -> Outcome:
         outcome = right(step, wants, laps)
-        asks = [request.ask() for request in step.decoding]
-        if len({ask.params.rule for ask in asks}) < 2:
+        inputs = [request.ask() for request in step.decoding]
+        if len({one.params.rule for one in inputs}) < 2:
             return outcome
-        asks = [replace(ask, params=replace(ask.params, rule="rejection")) for ask in asks]
+        inputs = [replace(one, params=replace(one.params, rule="rejection")) for one in inputs]
         own = target.forward(step.parts).logits
         own = own[: len(own) - sum(part.prefill_logits for part in step.parts)]
-        batch, drafts = AskBatch.of(asks), step.chosen.drafts
+        batch, drafts = VerificationBatch.of(inputs), step.chosen.drafts
         verified = verify(drafts, own, batch, step.draft_probs)
         logprobs = logprobs_for(step.decoding, verified, drafts, own, batch)
         return replace(outcome, verified=verified, logprobs=logprobs)
@@ -72,7 +71,7 @@ def _with_logprobs(change: Callable[[Logprobs], Logprobs]) -> Callable[[Target],
     def made(target: Target) -> Compute:
         right = forward_and_verify(target)
 
-        def compute(step: Step, wants: Wants, laps: Laps) -> Outcome:
+        def compute(step: Step, wants: Wants, laps: Timings) -> Outcome:
             outcome = right(step, wants, laps)
             found = outcome.logprobs
             return outcome if found is None else replace(outcome, logprobs=change(found))

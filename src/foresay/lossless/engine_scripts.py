@@ -16,9 +16,10 @@ Mutates: nothing. Valid until: for ever. Raises: whatever the engine raises. GIL
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,78 +30,49 @@ from foresay.engine.compute import Compute, Outcome, forward_and_verify
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.request import Request
-from foresay.engine.step import Laps, Step
-from foresay.engine.text import AnswerText
+from foresay.engine.step import Step, Timings
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import LogitsError
-from foresay.lossless.toy import DRAFTS, DraftPlan, Toy, some_asks
+from foresay.lossless.scripts import NO_VERDICT, ScriptsResult, play
+from foresay.lossless.toy import DRAFTS, DraftPlan, Plain, Toy, plain, random_inputs
 from foresay.lossless.toy_target import ToyTarget, as_stored
 from foresay.models.target import Target
 from foresay.sampling import reference
-from foresay.sampling.ask import Ask
 from foresay.sampling.processors import probabilities, scores
+from foresay.sampling.verification import VerificationInput
 from foresay.verdict import Verdict, Wants
 
-__all__ = ["EngineResult", "decode", "run_engine"]
-
-MakeText: TypeAlias = Callable[..., AnswerText]
+MakeText: TypeAlias = Callable[..., IncrementalDetokenizer]
+MakeCompute: TypeAlias = Callable[[Target], Compute]
 _PIECES = ("a", "b", "ab", "ba", "c", "", "bc", "abc")  # of texts: stop strings begin anywhere
 _STOPS = ("abc", "bb", "cab", "aab", "bca")
 _RULES: tuple[Literal["match", "rejection"], ...] = ("match", "match", "rejection")
 _FEW, _MANY = 3 * PAGE, 64 * PAGE  # bytes of memory: a toy's token is one
-
-
-@dataclass(frozen=True, slots=True)
-class EngineResult:
-    """What was run, and sentences on what differed: none, if the engine is exact."""
-
-    scripts: int = 0
-    requests: int = 0
-    tokens: int = 0
-    accepted: int = 0
-    stopped: int = 0
-    """Answers that a stop string ended."""
-    mixed: int = 0
-    """Steps with requests of both rules."""
-    logprobs: int = 0
-    """Log probabilities that were compared."""
-    preempted: int = 0
-    shared: int = 0
-    """Prompt tokens from the prefix cache."""
-    differences: tuple[str, ...] = ()
-
-    def __add__(self, other: EngineResult) -> EngineResult:
-        both = (getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
-        return EngineResult(*both)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all that a script can do was done: a proof needs some of each."""
-        return all(getattr(self, name) for name in self.__dataclass_fields__ if name[:4] != "diff")
+_COUNTED = (
+    *("requests", "tokens", "accepted", "answers ended by stop strings", "steps of both rules"),
+    *("log probabilities", "preemptions", "prompt tokens from the prefix cache"),
+)
 
 
 def run_engine(
     scripts: int,
     seed: int = 0,
     *,
-    compute: Callable[[Target], Compute] = forward_and_verify,
-    text: MakeText = AnswerText,
+    compute: MakeCompute = forward_and_verify,
+    text: MakeText = IncrementalDetokenizer,
     progress: Callable[[int, int], None] | None = None,
     enough: int = 10,
-) -> EngineResult:
-    """Play this many scripts, or until `enough` differences are found.
+) -> ScriptsResult:
+    """`play` scripts with an engine under test.
 
     compute  makes what the engine computes its steps with
     text     makes what finds stop strings
-    progress(done, scripts) is called after every script
     """
-    total = EngineResult()
-    for index in range(scripts):
-        total += _Script(seed, index, compute, text).play()
-        if progress is not None:
-            progress(index + 1, scripts)
-        if len(total.differences) >= enough:
-            break
-    return total
+
+    def one(index: int) -> ScriptsResult:
+        return _Script(seed, index, compute, text).play()
+
+    return play(one, scripts, progress, enough)
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -116,13 +88,13 @@ class _Ended(NamedTuple):
     text: str
 
 
-def _ended(tokens: Sequence[int], ask: Ask, failed: bool) -> _Ended:
+def _ended(tokens: Sequence[int], request: VerificationInput, failed: bool) -> _Ended:
     """Where an answer of these tokens ends: by a search in its whole text after every token.
     `failed`: no token can follow them."""
-    params, text = ask.params, ""
+    params, text = request.params, ""
     for count in range(1, len(tokens) + 1):
         some = list(tokens[:count])
-        if some[-1] in ask.stops:
+        if some[-1] in request.stops:
             return _Ended(some, "stop", decode(some[:-1]))
         # A stop string ends the answer with the token that completes it, after min_tokens.
         before, text = len(decode(some[: max(count - 1, params.min_tokens)])), decode(some)
@@ -143,7 +115,7 @@ def _ended(tokens: Sequence[int], ask: Ask, failed: bool) -> _Ended:
 class _State:
     """What the toy drafter knows of a request."""
 
-    ask: Ask
+    request: VerificationInput
     truth: tuple[int, ...]
     observed: list[int] = field(default_factory=list)
 
@@ -161,26 +133,27 @@ class _Drafter:
         self, prompt: Int32s, /, *, sampling: SeededParams | None = None, **about: object
     ) -> _State:
         assert sampling is not None  # the engine tells it
-        ask = Ask(sampling.params, sampling.seed, prompt)
-        return _State(ask, self.truths.get(sampling.seed, ()))
+        request = VerificationInput(sampling.params, sampling.seed, prompt)
+        return _State(request, self.truths.get(sampling.seed, ()))
 
     def propose(self, states: Sequence[_State], budgets: Sequence[int], /) -> list[Draft]:
         return [self._draft(state, most) for state, most in zip(states, budgets, strict=True)]
 
     def _draft(self, state: _State, most: int) -> Draft:
-        ask = replace(state.ask, output=state.observed)
-        if ask.params.rule == "rejection" and self.rng.random() < 0.6:
-            return self._sampled(ask, min(most, self.rng.randint(0, 3)))
-        plan = DraftPlan(ask, state.truth[len(state.observed) :], self.alike)
+        request = replace(state.request, output=state.observed)
+        if request.params.rule == "rejection" and self.rng.random() < 0.6:
+            return self._sampled(request, min(most, self.rng.randint(0, 3)))
+        plan = DraftPlan(request, state.truth[len(state.observed) :], self.alike)
         tokens, parents = self.rng.choice(DRAFTS)(self.rng, plan)
         return Draft(tokens[:most], parents[:most])
 
-    def _sampled(self, ask: Ask, size: int) -> Draft:
-        text, vocabulary = [*ask.prompt, *ask.output], self.alike.vocabulary
+    def _sampled(self, request: VerificationInput, size: int) -> Draft:
+        text, vocabulary = [*request.prompt, *request.output], self.alike.vocabulary
+        prefill = len(request.prompt) - 1
         tokens: list[int] = []
         rows: list[Floats] = []
         for _ in range(size):
-            row = self.alike.logits(as_stored([*text, *tokens], len(ask.prompt) - 1, vocabulary))
+            row = self.alike.logits(as_stored([*text, *tokens], prefill, vocabulary))
             rows.append(probabilities(row, greedy=False).astype(np.float32))
             tokens.append(self.rng.choices(range(vocabulary), rows[-1].tolist())[0])
         probs = np.stack(rows) if rows else None
@@ -197,9 +170,7 @@ class _Drafter:
 class _Script:
     """One script while it is played."""
 
-    def __init__(
-        self, seed: int, index: int, compute: Callable[[Target], Compute], text: MakeText
-    ) -> None:
+    def __init__(self, seed: int, index: int, compute: MakeCompute, text: MakeText) -> None:
         self.name, rng = f"script {index}", random.Random(f"{seed}/engine/{index}")
         toy = Toy(rng.choice((8, 16, 33)), rng.getrandbits(32))
         self.rng, self.toy, self.text = rng, toy, text
@@ -215,15 +186,15 @@ class _Script:
             max_rows=rng.choice((24, 128)),
             compute=self._compute,
         )
-        self.asks: dict[int, Ask] = {}  # by the request's number
-        self.plain: dict[int, tuple[list[int], bool]] = {}  # by seed
-        self.found: list[str] = []
-        self.mixed = self.compared = 0
+        self.inputs: dict[int, VerificationInput] = {}  # by the request's number
+        self.plain: dict[int, Plain] = {}  # by seed
+        self.counts = Counter(scripts=1, **dict.fromkeys(_COUNTED, 0))
+        self.differences: list[str] = []
 
-    def play(self) -> EngineResult:
+    def play(self) -> ScriptsResult:
         """Answer all requests, and compare."""
-        rng, engine = self.rng, self.engine
-        waiting = self._some_asks()
+        rng, engine, counts = self.rng, self.engine, self.counts
+        waiting = self._random_inputs()
         requests: list[Request] = []
         while waiting or engine.busy:
             while waiting and (rng.random() < 0.5 or not engine.busy):
@@ -232,127 +203,108 @@ class _Script:
         engine.check_integrity()
         for request in requests:
             self._check(request)
-        stats = [request.stats for request in requests]
-        return EngineResult(
-            1,
-            len(requests),
-            sum(one.tokens for one in stats),
-            sum(one.accepted for one in stats),
-            sum(r.answer is not None and r.answer.stopped is not None for r in requests),
-            self.mixed,
-            self.compared,
-            sum(one.preemptions for one in stats),
-            sum(one.shared_tokens for one in stats),
-            tuple(self.found),
-        )
+            stopped = request.answer is not None and request.answer.stopped is not None
+            counts["requests"] += 1
+            counts["tokens"] += request.stats.tokens
+            counts["accepted"] += request.stats.accepted
+            counts["answers ended by stop strings"] += stopped
+            counts["preemptions"] += request.stats.preemptions
+            counts["prompt tokens from the prefix cache"] += request.stats.shared_tokens
+        return ScriptsResult(counts, tuple(self.differences))
 
-    def _some_asks(self) -> list[Ask]:
+    def _random_inputs(self) -> list[VerificationInput]:
         """Requests with all kinds of parameters; their prompts begin alike, and their texts end
         about where a page does."""
         rng, vocabulary = self.rng, self.toy.vocabulary
         common = [rng.randrange(vocabulary) for _ in range(rng.randint(50, 62))]
-        asks = []
-        for ask in some_asks(rng, vocabulary):
+        inputs = []
+        for one in random_inputs(rng, vocabulary):
             params = replace(
-                ask.params,
+                one.params,
                 n=1,
-                stop=[*ask.params.stop, *rng.sample(_STOPS, rng.choice((0, 1, 3)))],
+                stop=[*one.params.stop, *rng.sample(_STOPS, rng.choice((0, 1, 3)))],
                 logprobs=rng.choice((None, 0, 3)),
                 rule=rng.choice(_RULES),
             )
-            prompt = [*common, *np.asarray(ask.prompt).tolist()]
-            asks.append(Ask(params, rng.getrandbits(64), prompt, (), ask.stops))
-        return asks
+            prompt = [*common, *np.asarray(one.prompt).tolist()]
+            inputs.append(VerificationInput(params, rng.getrandbits(64), prompt, (), one.stops))
+        return inputs
 
-    def _add(self, ask: Ask) -> Request:
-        params = ask.params
+    def _add(self, one: VerificationInput) -> Request:
+        params = one.params
         if params.rule == "match":
-            self.plain[ask.seed] = self._plain(ask)
-            self.drafter.truths[ask.seed] = tuple(self.plain[ask.seed][0])
+            prefill = len(one.prompt) - 1
+            self.plain[one.seed] = plain(lambda text: self._rows(text, prefill)[0], one)
+            self.drafter.truths[one.seed] = self.plain[one.seed].tokens
         text = self.text(decode, params.stop_texts, params.min_tokens)
-        request = self.engine.add(ask.prompt, params, seed=ask.seed, stops=ask.stops, text=text)
+        request = self.engine.add(one.prompt, params, seed=one.seed, stops=one.stops, text=text)
         if params.rule == "rejection":  # its noise is new each time; a script's is not
             request._ask = replace(request._ask, seed=self.rng.getrandbits(64))
-        self.asks[request.number] = ask
+        self.inputs[request.number] = one
         return request
 
-    def _row(self, ask: Ask, answer: Sequence[int], draft: Draft) -> Floats:
-        """The rows of logits after the answer so far, and after each node."""
-        text = [*np.asarray(ask.prompt).tolist(), *answer]
-        return self.toy.rows(as_stored(text, len(ask.prompt) - 1, self.toy.vocabulary), draft)
+    def _rows(self, text: Sequence[int], prefill: int, draft: Draft | None = None) -> Floats:
+        """The rows of logits after a text, and after each node."""
+        stored = as_stored(text, prefill, self.toy.vocabulary)
+        return self.toy.rows(stored, Draft.empty() if draft is None else draft)
 
-    def _plain(self, ask: Ask) -> tuple[list[int], bool]:
-        """The tokens of plain decoding, and whether it ended with invalid logits."""
-        tokens: list[int] = []
-        while len(tokens) < ask.params.max_tokens:
-            now = replace(ask, output=tokens)
-            try:
-                verdict = reference.match(Draft.empty(), self._row(ask, tokens, Draft.empty()), now)
-            except LogitsError:
-                return tokens, True
-            tokens.append(int(verdict.tokens[0]))
-            if tokens[-1] in ask.stops:
-                break
-        return tokens, False
-
-    def _compute(self, step: Step, wants: Wants, laps: Laps) -> Outcome:
+    def _compute(self, step: Step, wants: Wants, laps: Timings) -> Outcome:
         """What the engine computes, with each verdict compared to the readable rule's."""
         outcome = self._inner(step, wants, laps)
-        self.mixed += len({request.params.rule for request in step.decoding}) > 1
+        rules = {request.params.rule for request in step.decoding}
+        self.counts["steps of both rules"] += len(rules) > 1
         for at, request in enumerate(step.decoding):
-            draft, ask = step.chosen.drafts[at], request.ask()
+            draft, one = step.chosen.drafts[at], request.ask()
             draft = Draft(draft.tokens, draft.parents, None, step.draft_probs.get(at))
-            rule = reference.match if ask.params.rule == "match" else reference.rejection
+            rows = self._rows([*one.prompt, *one.output], len(one.prompt) - 1, draft)
+            rule = reference.match if one.params.rule == "match" else reference.rejection
             try:
-                right = rule(draft, self._row(ask, np.asarray(ask.output).tolist(), draft), ask)
+                right = rule(draft, rows, one)
             except LogitsError:
-                right = Verdict._trusted(np.empty(0, np.int32), np.empty(0, np.int32))
-            given = outcome.verified.verdicts[at]
-            if given.tokens.tolist() != right.tokens.tolist():
-                self._differs(request, "commits", right.tokens.tolist(), given.tokens.tolist())
+                right = NO_VERDICT
+            tokens = outcome.verified.verdicts[at].tokens.tolist()
+            self._compare(request, "commits", right.tokens.tolist(), tokens)
         return outcome
 
     def _check(self, request: Request) -> None:
         """Compare a request that has ended."""
-        ask, own = self.asks[request.number], request.token_ids
-        if ask.params.rule == "match":
-            tokens, failed = self.plain[ask.seed]
+        one, own = self.inputs[request.number], request.token_ids
+        if one.params.rule == "match":
+            truth = self.plain[one.seed]
+            right = _ended(truth.tokens, one, truth.error is not None)
         else:
-            tokens, failed = own, request.finish_reason == "error"
-        right = _ended(tokens, ask, failed)
+            right = _ended(own, one, request.finish_reason == "error")
         text = "" if request.answer is None else request.answer.text
-        given = _Ended(own, str(request.finish_reason), text)
+        ended = _Ended(own, str(request.finish_reason), text)
         for name in _Ended._fields:
-            if getattr(given, name) != getattr(right, name):
-                self._differs(request, name, getattr(right, name), getattr(given, name))
+            if not self._compare(request, name, getattr(right, name), getattr(ended, name)):
                 return
-        if ask.params.logprobs is None:
-            return
-        noted = [(one.token, one.logprob, one.processed, one.top) for one in request.logprobs]
-        self._check_logprobs(request, ask, noted)
+        if one.params.logprobs is not None:
+            self._check_logprobs(request, one)
 
-    def _check_logprobs(self, request: Request, ask: Ask, noted: list[Any]) -> None:
+    def _check_logprobs(self, request: Request, one: VerificationInput) -> None:
         tokens = request.token_ids
-        if [one[0] for one in noted] != tokens:
-            self._differs(request, "log probabilities", tokens, [one[0] for one in noted])
+        noted = [item.token for item in request.logprobs]
+        if not self._compare(request, "log probabilities", tokens, noted):
             return
-        for at, (token, raw, processed, top) in enumerate(noted):
-            row = self._row(ask, tokens[:at], Draft.empty())[0]
-            plain = probabilities(row, greedy=False)
-            now = replace(ask, output=tokens[:at])
-            sampled = probabilities(scores(row, now), ask.params.greedy)
-            likeliest = np.argsort(-plain, kind="stable")[: ask.params.logprobs]
+        for at, item in enumerate(request.logprobs):
+            row = self._rows([*one.prompt, *tokens[:at]], len(one.prompt) - 1)[0]
+            raw = probabilities(row, greedy=False)
+            now = replace(one, output=tokens[:at])
+            sampled = probabilities(scores(row, now), one.params.greedy)
+            likeliest = np.argsort(-raw, kind="stable")[: one.params.logprobs]
             with np.errstate(divide="ignore"):
-                right = np.log([plain[token], sampled[token], *plain[likeliest]])
-            given = [raw, processed, *top.values()]
-            self.compared += len(given)
-            same = list(top) == likeliest.tolist() and len(right) == len(given)
-            if not same or not np.allclose(right, given, rtol=1e-5, atol=1e-5):
-                shown = np.round(right, 4).tolist(), np.round(given, 4).tolist()
-                self._differs(request, f"log probabilities of token {at}", *shown)
+                right = np.log([raw[item.token], sampled[item.token], *raw[likeliest]])
+            stated = [item.logprob, item.processed, *item.top.values()]
+            self.counts["log probabilities"] += len(stated)
+            same = list(item.top) == likeliest.tolist() and len(right) == len(stated)
+            if not same or not np.allclose(right, stated, rtol=1e-5, atol=1e-5):
+                shown = np.round(right, 4).tolist(), np.round(stated, 4).tolist()
+                self._compare(request, f"log probabilities of token {at}", *shown)
                 return
 
-    def _differs(self, request: Request, what: str, right: object, given: object) -> None:
-        self.found.append(
-            f"{self.name}, request {request.number}, {what}: expected {right}, got {given}"
-        )
+    def _compare(self, request: Request, what: str, right: object, other: object) -> bool:
+        if right != other:
+            where = f"{self.name}, request {request.number}, {what}"
+            self.differences.append(f"{where}: expected {right}, got {other}")
+        return right == other

@@ -15,33 +15,23 @@ and InputError for one that emits no tokens; `run` and `run_many` count it inste
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial, reduce
+from functools import partial
 from typing import TypeAlias
 
 from foresay.errors import ForesayError, InputError
-from foresay.lossless.chance import Enumeration, distribution_of, outcomes
+from foresay.lossless.chance import Chance, outcomes
 from foresay.lossless.schemes import RIGHT, Scheme, step_of
 from foresay.lossless.worlds import Text, World, world_of
 from foresay.lossless.wrong import WRONG
 
-__all__ = [
-    "Difference",
-    "ExactResult",
-    "check",
-    "emitted_distribution",
-    "run",
-    "run_many",
-    "said_by",
-    "target_distribution",
-]
-
 Texts: TypeAlias = dict[Text, Fraction]
-Progress: TypeAlias = Callable[[str, int], None]
-"""Called with the name of a scheme and the number of cases just done."""
+Progress: TypeAlias = Callable[[int], None]
+"""Called with the number of cases just done."""
 
 _SHARE = 25
 """Cases that a process takes at a time."""
@@ -67,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ExactResult:
-    """What a number of cases said about a scheme."""
+    """The outcome of a number of cases of a scheme; results of other cases can be added."""
 
     scheme: str
     cases: int = 0
@@ -82,52 +72,77 @@ class ExactResult:
         """Whether every case was tried and none differed."""
         return self.cases > 0 and not self.differences and not self.errors
 
+    def __add__(self, other: ExactResult) -> ExactResult:
+        # Of equally bad cases the first stays the worst.
+        both = [r.worst for r in (self, other) if r.worst is not None]
+        return ExactResult(
+            self.scheme,
+            self.cases + other.cases,
+            self.differences + other.differences,
+            self.errors + other.errors,
+            max(both, key=lambda worst: (worst.total_variation, worst.changed), default=None),
+            self.first_error or other.first_error,
+        )
+
+    def __str__(self) -> str:
+        text = f"{self.differences} differences in {self.cases} cases"
+        if self.first_error is not None:
+            return f"{text}, {self.errors} errors, the first in {self.first_error}"
+        if self.worst is None:
+            return text
+        worst = self.worst
+        return (
+            f"{text}; the worst is case {worst.case} of total variation "
+            f"{float(worst.total_variation):.4f}: the text {list(worst.text)} has chance "
+            f"{worst.target}, and here {worst.emitted}"
+        )
+
 
 def target_distribution(world: World) -> Texts:
     """The distribution of plain decoding: the product of p."""
-    found: Texts = {(): Fraction(1)}
+    texts: Texts = {(): Fraction(1)}
     for _ in range(world.length):
-        found = {
+        texts = {
             (*text, token): chance * p
-            for text, chance in found.items()
+            for text, chance in texts.items()
             for token, p in enumerate(world.p[text])
             if p
         }
-    return found
+    return texts
 
 
-def emitted_distribution(scheme: Scheme, world: World) -> Texts:
-    """The distribution of the first `world.length` tokens that a scheme emits, step after step."""
+def emitted_distribution(scheme: Scheme, world: World) -> tuple[Texts, Texts]:
+    """The distribution of the first `world.length` tokens that a scheme emits, step after step; and
+    of rule match, by text of plain decoding, the noise under which the text is another one."""
+    found: Texts = defaultdict(Fraction)
+    changed: Texts = defaultdict(Fraction)
     if scheme.rule == "match":
-        return _sums((text, chance) for (_, text), chance in _side_by_side(scheme, world).items())
-    found: Texts = {}
-    alive: list[Texts] = [{} for _ in range(world.length)]
+        for (plain, text), chance in outcomes(partial(_side_by_side, scheme, world)):
+            found[text] += chance
+            if plain != text:
+                changed[plain] += chance
+        return found, changed
+    alive: list[Texts] = [defaultdict(Fraction) for _ in range(world.length)]
     alive[0][()] = Fraction(1)
     for texts in alive:
         for text, chance in texts.items():
-            for after, share in _step_distribution(scheme, world, text).items():
+            for after, share in _one_step(scheme, world, text):
                 there = alive[len(after)] if len(after) < world.length else found
-                there[after] = there.get(after, Fraction(0)) + chance * share
-    return found
+                there[after] += chance * share
+    return found, changed
 
 
 def check(scheme: Scheme, world: World) -> Difference | None:
     """None if the scheme is, in this world, exactly what it claims."""
-    target = target_distribution(world)
-    changed: Texts = {}
-    if scheme.rule == "match":
-        pairs = _side_by_side(scheme, world)
-        emitted = _sums((text, chance) for (_, text), chance in pairs.items())
-        changed = _sums((plain, chance) for (plain, t), chance in pairs.items() if plain != t)
-    else:
-        emitted = emitted_distribution(scheme, world)
-    gaps = {t: emitted.get(t, Fraction(0)) - target.get(t, Fraction(0)) for t in target | emitted}
-    distance = sum(map(abs, gaps.values()), start=Fraction(0)) / 2
+    zero, target = Fraction(0), target_distribution(world)
+    emitted, changed = emitted_distribution(scheme, world)
+    gaps = {t: emitted.get(t, zero) - target.get(t, zero) for t in target | emitted}
+    distance = sum(map(abs, gaps.values()), start=zero) / 2
     if not distance and not changed:
         return None
-    text = max(gaps, key=lambda t: (abs(gaps[t]), changed.get(t, Fraction(0)), t))
-    both = target.get(text, Fraction(0)), emitted.get(text, Fraction(0))
-    return Difference(world.name, distance, sum(changed.values(), Fraction(0)), text, *both)
+    text = max(gaps, key=lambda t: (abs(gaps[t]), changed.get(t, zero), t))
+    both = target.get(text, zero), emitted.get(text, zero)
+    return Difference(world.name, distance, sum(changed.values(), zero), text, *both)
 
 
 def run(
@@ -138,21 +153,20 @@ def run(
     for index in range(start, start + cases):
         try:
             found = check(scheme, world_of(seed, index))
-            one = ExactResult(scheme.name, 1, int(found is not None), 0, found)
+            result += ExactResult(scheme.name, 1, int(found is not None), 0, found)
         except (Exception, SystemExit) as error:
             # A scheme may be a user's function: whatever it raises is a result, with its case.
-            said = f"case {seed}/{index}: {said_by(error)}"
-            one = ExactResult(scheme.name, 1, errors=1, first_error=said)
-        result = _together(result, one)
+            message = f"case {seed}/{index}: {message_of(error)}"
+            result += ExactResult(scheme.name, 1, errors=1, first_error=message)
         if progress is not None:
-            progress(scheme.name, 1)
+            progress(1)
     return result
 
 
-def said_by(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """An error in one line; our own are sentences, others need their name."""
-    said = " ".join(str(error).split())
-    return said if isinstance(error, ForesayError) else f"{type(error).__name__}: {said}"
+    message = " ".join(str(error).split())
+    return message if isinstance(error, ForesayError) else f"{type(error).__name__}: {message}"
 
 
 def run_many(
@@ -167,11 +181,10 @@ def run_many(
     More than one worker are processes of their own, started afresh (spawn: a fork copies locks
     that threads hold), so a script that calls this needs the guard `if __name__ == "__main__"`.
     """
-    unknown = sorted(set(names) - set(RIGHT) - set(WRONG))
-    if unknown:
-        raise InputError(f"no scheme has the name {unknown[0]}; there are {[*RIGHT, *WRONG]}")
-    if workers < 2:
-        return {name: run(_named(name), cases, seed, progress) for name in names}
+    for name in names:
+        if name not in RIGHT | WRONG:
+            raise InputError(f"no scheme has the name {name}; there are {[*RIGHT, *WRONG]}")
+    results = {name: ExactResult(name) for name in names}
     shares = [
         (name, min(_SHARE, cases - start), seed, start)
         for name in names
@@ -179,59 +192,44 @@ def run_many(
     ]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = {pool.submit(_run_share, share): share for share in shares}
         try:
-            for future in as_completed(futures):
+            for result in (pool.map if workers > 1 else map)(_run_share, shares):
+                results[result.scheme] += result
                 if progress is not None:
-                    progress(*futures[future][:2])
+                    progress(result.cases)
         except BaseException:
             pool.shutdown(cancel_futures=True)  # an interrupted proof does not run to its end
             raise
-        done = [future.result() for future in futures]
-    return {
-        name: reduce(_together, (r for r in done if r.scheme == name), ExactResult(name))
-        for name in names
-    }
-
-
-def _named(name: str) -> Scheme:
-    return RIGHT[name] if name in RIGHT else WRONG[name]
+    return results
 
 
 def _run_share(share: tuple[str, int, int, int]) -> ExactResult:
     name, cases, seed, start = share
-    return run(_named(name), cases, seed, start=start)
+    return run((RIGHT | WRONG)[name], cases, seed, start=start)
 
 
-def _step_distribution(scheme: Scheme, world: World, text: Text) -> Texts:
-    """The distribution of the text after one step, cut to the world's length.
+def _one_step(scheme: Scheme, world: World, text: Text) -> Iterator[tuple[Text, Fraction]]:
+    """The texts after one step, cut to the world's length, with their chances.
 
     Drafts are enumerated first and each one's verification by itself: no rule can let its coins
     reach back into the draft, and the draft is not sampled again for every coin.
     """
-    found: Texts = {}
     for tree, chance in outcomes(partial(scheme.draft, world, text)):
         step = step_of(world, text, tree)
         for emitted, share in outcomes(partial(scheme.verify, step)):
-            after = _extended(scheme, world, text, emitted)
-            found[after] = found.get(after, Fraction(0)) + chance * share
-    return found
+            yield _extended(scheme, world, text, emitted), chance * share
 
 
-def _side_by_side(scheme: Scheme, world: World) -> dict[tuple[Text, Text], Fraction]:
-    """The distribution of (text of plain decoding, text of the scheme) under the same noise."""
-
-    def both(noise: Enumeration) -> tuple[Text, Text]:
-        plain: Text = ()
-        while len(plain) < world.length:
-            plain = (*plain, noise.choose(world.p[plain], len(plain)))
-        text: Text = ()
-        while len(text) < world.length:
-            step = step_of(world, text, scheme.draft(world, text, noise))
-            text = _extended(scheme, world, text, scheme.verify(step, noise))
-        return plain, text
-
-    return distribution_of(both)
+def _side_by_side(scheme: Scheme, world: World, noise: Chance) -> tuple[Text, Text]:
+    """The texts of plain decoding and of the scheme under the same noise."""
+    plain: Text = ()
+    while len(plain) < world.length:
+        plain = (*plain, noise.choose(world.p[plain], len(plain)))
+    text: Text = ()
+    while len(text) < world.length:
+        step = step_of(world, text, scheme.draft(world, text, noise))
+        text = _extended(scheme, world, text, scheme.verify(step, noise))
+    return plain, text
 
 
 def _extended(scheme: Scheme, world: World, text: Text, emitted: Sequence[int]) -> Text:
@@ -241,27 +239,3 @@ def _extended(scheme: Scheme, world: World, text: Text, emitted: Sequence[int]) 
             f"token from 0 to {world.vocabulary - 1}"
         )
     return (*text, *map(int, emitted))[: world.length]
-
-
-def _sums(items: Iterable[tuple[Text, Fraction]]) -> Texts:
-    found: Texts = {}
-    for text, chance in items:
-        found[text] = found.get(text, Fraction(0)) + chance
-    return found
-
-
-def _together(a: ExactResult, b: ExactResult) -> ExactResult:
-    """Both results in one; of equally bad cases the first stays the worst."""
-    worst = max((r.worst for r in (a, b) if r.worst), key=_badness, default=None)
-    return replace(
-        a,
-        cases=a.cases + b.cases,
-        differences=a.differences + b.differences,
-        errors=a.errors + b.errors,
-        worst=worst,
-        first_error=a.first_error or b.first_error,
-    )
-
-
-def _badness(difference: Difference) -> tuple[Fraction, Fraction]:
-    return difference.total_variation, difference.changed

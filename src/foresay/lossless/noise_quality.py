@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,18 +28,6 @@ from foresay.arrays import Floats
 from foresay.lossless.gtest import RERUN, g_test
 from foresay.sampling import noise
 from foresay.sampling.noise import Doubles
-
-__all__ = [
-    "NOISE_CONTROLS",
-    "Check",
-    "Sampler",
-    "Uniform",
-    "choices",
-    "coarse_sampler",
-    "noise_quality",
-    "reference_sampler",
-    "uniforms",
-]
 
 N = TypeVar("N", bound=np.generic)
 Seeds: TypeAlias = NDArray[np.uint64]
@@ -66,39 +55,8 @@ class Check:
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Draws:
-    """A sampler, asked for many tokens of one distribution: with other seeds, or positions."""
-
-    sampler: Sampler
-    rng: np.random.Generator
-
-    def at(self, logits: Floats, seeds: Seeds, positions: Longs) -> Longs:
-        rows = max(1, _AT_ONCE // len(logits))
-        found = []
-        for start in range(0, len(seeds), rows):
-            part = slice(start, start + rows)
-            table = np.broadcast_to(logits, (len(seeds[part]), len(logits)))
-            found.append(self.sampler(table, seeds[part], positions[part]))
-        return np.concatenate(found).astype(np.int64)
-
-    def fresh(self, logits: Floats, n: int) -> Longs:
-        """Half of them along the positions of one seed, half with a seed each."""
-        seeds, positions = self.seeds(n), self.positions(n)
-        seeds[: n // 2] = seeds[0]
-        positions[n // 2 :] = positions[0]
-        return self.at(logits, seeds, positions)
-
-    def seeds(self, n: int) -> Seeds:
-        return self.rng.integers(0, 2**64 - n, n, np.uint64)
-
-    def positions(self, n: int) -> Longs:
-        """Consecutive ones, as in a text."""
-        return int(self.rng.integers(0, 2**20)) + np.arange(n)
-
-
-Test: TypeAlias = Callable[[_Draws, int], float]
-"""Draws and their number, to a p-value."""
+Test: TypeAlias = Callable[[np.random.Generator, int], float]
+"""A generator and a number of draws, to a p-value."""
 
 
 def noise_quality(
@@ -118,31 +76,34 @@ def choices(sampler: Sampler, effort: float = 1.0, seed: int = 0, only: str = ""
     # One tail token is seen in e^gap uniforms, whatever the vocabulary.
     wide = int(min(_LARGE, max(512, np.exp(gap) / 64)))
     tail = int(_EVENTS * np.exp(gap) / (wide - 1))
-    plan: list[tuple[str, Test, int]] = [
-        ("distribution of 8 tokens", _marginal(8), max(20_000, int(1e6 * effort))),
-        ("distribution of 64 tokens", _marginal(64), max(5_000, int(4e5 * effort))),
-        ("distribution of 512 tokens", _marginal(512), max(2_000, int(1e5 * effort))),
-        ("next position", _neighbours(0, 1), max(20_000, int(5e5 * effort))),
-        ("next seed", _neighbours(1, 0), max(20_000, int(5e5 * effort))),
-        ("other tokens", _other_tokens, max(20_000, int(5e5 * effort))),
-        (f"tail of {wide} tokens, {gap:.1f} below", _tail(wide, gap), tail),
-        (f"all of {_LARGE} tokens", _flat(_LARGE), max(8, int(4e3 * effort))),
+    pairs = max(20_000, int(5e5 * effort))
+    plan: list[tuple[str, Callable[..., float], tuple[float, ...], int]] = [
+        ("distribution of 8 tokens", _marginal, (8,), max(20_000, int(1e6 * effort))),
+        ("distribution of 64 tokens", _marginal, (64,), max(5_000, int(4e5 * effort))),
+        ("distribution of 512 tokens", _marginal, (512,), max(2_000, int(1e5 * effort))),
+        ("next position", _neighbours, (0, 1), pairs),
+        ("next seed", _neighbours, (1, 0), pairs),
+        ("other tokens", _other_tokens, (), pairs),
+        (f"tail of {wide} tokens, {gap:.1f} below", _tail, (wide, gap), tail),
+        (f"all of {_LARGE} tokens", _flat, (_LARGE,), max(8, int(4e3 * effort))),
     ]
-    plan = [check for check in plan if check[0].startswith(only)]
-    return [_confirmed(name, test, sampler, n, seed) for name, test, n in plan]
+    return [
+        _confirmed(name, partial(test, sampler, *arguments), n, seed)
+        for name, test, arguments, n in plan
+        if name.startswith(only)
+    ]
 
 
 def uniforms(uniform: Uniform = noise.uniform, effort: float = 1.0, seed: int = 0) -> list[Check]:
     """The checks of uniforms: how they are distributed, and that neighbours are independent."""
     n = max(40_000, int(1e6 * effort))
     plan: list[tuple[str, Test]] = [
-        ("uniform distribution", _kolmogorov_smirnov(uniform)),
-        ("uniforms of next positions", _pairs_of(uniform, 0, 1, 0)),
-        ("uniforms of next seeds", _pairs_of(uniform, 1, 0, 0)),
-        ("uniforms of next tokens", _pairs_of(uniform, 0, 0, 1)),
+        ("uniform distribution", partial(_kolmogorov_smirnov, uniform)),
+        ("uniforms of next positions", partial(_pairs, uniform, 0, 1, 0)),
+        ("uniforms of next seeds", partial(_pairs, uniform, 1, 0, 0)),
+        ("uniforms of next tokens", partial(_pairs, uniform, 0, 0, 1)),
     ]
-    # No choices are made: the sampler stands idle.
-    return [_confirmed(name, test, reference_sampler, n, seed) for name, test in plan]
+    return [_confirmed(name, test, n, seed) for name, test in plan]
 
 
 def reference_sampler(logits: Floats, seeds: Seeds, positions: Longs) -> Longs:
@@ -184,11 +145,11 @@ NOISE_CONTROLS: Mapping[str, tuple[Sampler, str, str]] = MappingProxyType(
 """Name, wrong sampler, the check of `choices` that must find it, and what is wrong with it."""
 
 
-def _confirmed(name: str, test: Test, sampler: Sampler, n: int, seed: int) -> Check:
-    p = test(_Draws(sampler, np.random.default_rng([seed, 0])), n)
+def _confirmed(name: str, test: Test, n: int, seed: int) -> Check:
+    p = test(np.random.default_rng([seed, 0]), n)
     if p >= SUSPECT:
         return Check(name, n, p, True)
-    p = test(_Draws(sampler, np.random.default_rng([seed, 1])), RERUN * n)
+    p = test(np.random.default_rng([seed, 1]), RERUN * n)
     return Check(name, RERUN * n, p, p >= WRONG)
 
 
@@ -201,98 +162,109 @@ def _probs(logits: Floats) -> Doubles:
     return probs
 
 
-def _marginal(vocabulary: int) -> Test:
-    def test(draws: _Draws, n: int) -> float:
-        logits = _logits(draws.rng, vocabulary)
-        counts = np.bincount(draws.fresh(logits, n), minlength=vocabulary)
-        return g_test(counts, _probs(logits)).p_value
-
-    return test
+def _seeds(rng: np.random.Generator, n: int) -> Seeds:
+    return rng.integers(0, 2**64 - n, n, np.uint64)
 
 
-def _neighbours(seed_step: int, position_step: int) -> Test:
+def _positions(rng: np.random.Generator, n: int) -> Longs:
+    """Consecutive ones, as in a text."""
+    return int(rng.integers(0, 2**20)) + np.arange(n)
+
+
+def _draw(sampler: Sampler, logits: Floats, seeds: Seeds, positions: Longs) -> Longs:
+    """Tokens of one distribution, with these seeds at these positions."""
+    rows = max(1, _AT_ONCE // len(logits))
+    tokens = []
+    for start in range(0, len(seeds), rows):
+        part = slice(start, start + rows)
+        table = np.broadcast_to(logits, (len(seeds[part]), len(logits)))
+        tokens.append(sampler(table, seeds[part], positions[part]))
+    return np.concatenate(tokens).astype(np.int64)
+
+
+def _fresh(sampler: Sampler, rng: np.random.Generator, logits: Floats, n: int) -> Longs:
+    """Half of them along the positions of one seed, half with a seed each."""
+    seeds, positions = _seeds(rng, n), _positions(rng, n)
+    seeds[: n // 2] = seeds[0]
+    positions[n // 2 :] = positions[0]
+    return _draw(sampler, logits, seeds, positions)
+
+
+def _fit(values: Longs, probs: Doubles) -> float:
+    return g_test(np.bincount(values, minlength=len(probs)), probs).p_value
+
+
+def _marginal(sampler: Sampler, vocabulary: int, rng: np.random.Generator, n: int) -> float:
+    logits = _logits(rng, vocabulary)
+    return _fit(_fresh(sampler, rng, logits, n), _probs(logits))
+
+
+def _neighbours(
+    sampler: Sampler, seed_step: int, position_step: int, rng: np.random.Generator, n: int
+) -> float:
     """Two choices of one distribution, the second with the next seed or at the next position."""
-
-    def test(draws: _Draws, n: int) -> float:
-        logits = _logits(draws.rng, 8)
-        probs = _probs(logits)
-        # Pairs do not overlap, or they would not be independent of each other.
-        seeds, positions = draws.seeds(n), 2 * draws.positions(n)
-        seeds[: n // 2] &= ~np.uint64(1)
-        if position_step:
-            seeds[: n // 2] = seeds[0]
-        first = draws.at(logits, seeds, positions)
-        second = draws.at(logits, seeds + np.uint64(seed_step), positions + position_step)
-        counts = np.bincount(8 * first + second, minlength=64)
-        return g_test(counts, np.outer(probs, probs).ravel()).p_value
-
-    return test
+    logits = _logits(rng, 8)
+    probs = _probs(logits)
+    # Pairs do not overlap, or they would not be independent of each other.
+    seeds, positions = _seeds(rng, n), 2 * _positions(rng, n)
+    seeds[: n // 2] &= ~np.uint64(1)
+    if position_step:
+        seeds[: n // 2] = seeds[0]
+    first = _draw(sampler, logits, seeds, positions)
+    second = _draw(sampler, logits, seeds + np.uint64(seed_step), positions + position_step)
+    return _fit(8 * first + second, np.outer(probs, probs).ravel())
 
 
-def _other_tokens(draws: _Draws, n: int) -> float:
+def _other_tokens(sampler: Sampler, rng: np.random.Generator, n: int) -> float:
     """The choice among tokens 0 to 3 and the one among 4 to 7, with the same seed and position."""
-    logits = _logits(draws.rng, 8)
-    seeds, positions = draws.seeds(n), draws.positions(n)
+    logits, seeds, positions = _logits(rng, 8), _seeds(rng, n), _positions(rng, n)
     low, high = logits.copy(), logits.copy()
     low[4:], high[:4] = -np.inf, -np.inf
-    first, second = draws.at(low, seeds, positions), draws.at(high, seeds, positions)
-    counts = np.bincount(8 * first + second, minlength=64)
-    return g_test(counts, np.outer(_probs(low), _probs(high)).ravel()).p_value
+    first, second = (_draw(sampler, some, seeds, positions) for some in (low, high))
+    return _fit(8 * first + second, np.outer(_probs(low), _probs(high)).ravel())
 
 
-def _tail(vocabulary: int, gap: float) -> Test:
+def _tail(sampler: Sampler, vocabulary: int, gap: float, rng: np.random.Generator, n: int) -> float:
     """One token far above a flat rest, and how often one of the rest is chosen."""
-
-    def test(draws: _Draws, n: int) -> float:
-        logits = np.full(vocabulary, -gap, np.float32)
-        top = int(draws.rng.integers(vocabulary))
-        logits[top] = 0
-        chosen = draws.fresh(logits, n)
-        rare = int((chosen != top).sum())
-        expected = n * (1 - _probs(logits)[top])
-        both = poisson.cdf(rare, expected), poisson.sf(rare - 1, expected)
-        return float(min(1.0, 2 * min(both)))
-
-    return test
+    logits = np.full(vocabulary, -gap, np.float32)
+    top = int(rng.integers(vocabulary))
+    logits[top] = 0
+    rare = int((_fresh(sampler, rng, logits, n) != top).sum())
+    expected = n * (1 - _probs(logits)[top])
+    both = poisson.cdf(rare, expected), poisson.sf(rare - 1, expected)
+    return float(min(1.0, 2 * min(both)))
 
 
-def _flat(vocabulary: int) -> Test:
+def _flat(sampler: Sampler, vocabulary: int, rng: np.random.Generator, n: int) -> float:
     """All tokens alike: none is preferred for where it stands, or for the last bits of its id."""
-
-    def test(draws: _Draws, n: int) -> float:
-        chosen = draws.fresh(np.zeros(vocabulary, np.float32), n)
-        ids = np.arange(vocabulary)
-        p_values = []
-        for cell in (ids * 64 // vocabulary, ids % 64):
-            probs = np.bincount(cell, minlength=64) / vocabulary
-            p_values.append(g_test(np.bincount(cell[chosen], minlength=64), probs).p_value)
-        return min(1.0, 2 * min(p_values))
-
-    return test
+    tokens = _fresh(sampler, rng, np.zeros(vocabulary, np.float32), n)
+    ids = np.arange(vocabulary)
+    cells = (ids * 64 // vocabulary, ids % 64)
+    p_values = [_fit(cell[tokens], np.bincount(cell) / vocabulary) for cell in cells]
+    return min(1.0, 2 * min(p_values))
 
 
 def _column(values: NDArray[N]) -> NDArray[N]:
     return values[:, np.newaxis]
 
 
-def _kolmogorov_smirnov(uniform: Uniform) -> Test:
-    def test(draws: _Draws, n: int) -> float:
-        rows = n // 64
-        found = uniform(_column(draws.seeds(rows)), _column(draws.positions(rows)), np.arange(64))
-        return float(kstest(found.ravel(), "uniform").pvalue)
-
-    return test
+def _kolmogorov_smirnov(uniform: Uniform, rng: np.random.Generator, n: int) -> float:
+    seeds, positions = _column(_seeds(rng, n // 64)), _column(_positions(rng, n // 64))
+    return float(kstest(uniform(seeds, positions, np.arange(64)).ravel(), "uniform").pvalue)
 
 
-def _pairs_of(uniform: Uniform, seed_step: int, position_step: int, token_step: int) -> Test:
-    def test(draws: _Draws, n: int) -> float:
-        rows, tokens = n // 64, 2 * np.arange(64)
-        seeds, positions = _column(draws.seeds(rows)), 2 * _column(draws.positions(rows))
-        first = uniform(seeds, positions, tokens)
-        moved = seeds + np.uint64(seed_step), positions + position_step, tokens + token_step
-        cells = 16 * np.floor(16 * first) + np.floor(16 * uniform(*moved))
-        return g_test(
-            np.bincount(cells.ravel().astype(int), minlength=256), [1 / 256] * 256
-        ).p_value
-
-    return test
+def _pairs(
+    uniform: Uniform,
+    seed_step: int,
+    position_step: int,
+    token_step: int,
+    rng: np.random.Generator,
+    n: int,
+) -> float:
+    """Two uniforms, the second with the next seed, at the next position or of the next token."""
+    seeds, tokens = _column(_seeds(rng, n // 64)), 2 * np.arange(64)
+    positions = 2 * _column(_positions(rng, n // 64))
+    first = uniform(seeds, positions, tokens)
+    moved = seeds + np.uint64(seed_step), positions + position_step, tokens + token_step
+    cells = 16 * np.floor(16 * first) + np.floor(16 * uniform(*moved))
+    return _fit(cells.ravel().astype(int), np.full(256, 1 / 256))

@@ -23,12 +23,10 @@ from foresay.lossless.drafts import Drafting, Tree, chain_of, tree_of
 from foresay.lossless.worlds import Probs, Text, World
 from foresay.sampling.reference import follow_match, follow_rejection
 
-__all__ = ["RIGHT", "Scheme", "SchemeStep", "match", "rejection", "step_of", "user_scheme"]
-
 
 @dataclass(frozen=True)
 class SchemeStep:
-    """What a verifier is given."""
+    """The input of a verifier."""
 
     position: int
     """Of the next token: the length of the text so far."""
@@ -41,9 +39,8 @@ class SchemeStep:
 
 Verify: TypeAlias = Callable[[SchemeStep, Chance], Sequence[int]]
 """Returns the tokens that the step emits."""
-UserVerify: TypeAlias = Callable[
-    [list[Probs], list[Probs | None], list[int], list[int], Chance], object
-]
+UserVerify: TypeAlias = Callable[..., object]
+"""`verify(p, q, tokens, parents, coins)`: see `user_scheme`."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +79,12 @@ def match(
     key: Callable[[SchemeStep, int], int] = lambda s, d: s.position + d,
 ) -> list[int]:
     """Rule match. `key` says which position's noise follows a path of so many tokens."""
-    tokens, parents, _ = step.tree
+    depths = [*step.tree.depths, 0]  # the last is the text's, where node -1 points
 
     def choose(node: int) -> int:
-        return chance.choose(step.p[node + 1], key(step, _depth(parents, node)))
+        return chance.choose(step.p[node + 1], key(step, depths[node]))
 
-    return follow_match(tokens, parents, choose)[1]
+    return follow_match(step.tree.tokens, step.tree.parents, choose)[1]
 
 
 def user_scheme(verify: UserVerify, trees: bool = False, chosen: bool = True) -> Scheme:
@@ -108,39 +105,30 @@ def user_scheme(verify: UserVerify, trees: bool = False, chosen: bool = True) ->
             return [*tokens, coins.draw(p[-1])]
     """
 
-    def asked(step: SchemeStep, chance: Chance) -> Sequence[int]:
+    def called(step: SchemeStep, chance: Chance) -> Sequence[int]:
         tokens, parents, q = step.tree
         returned = verify(list(step.p), list(q), list(tokens), list(parents), chance)
         return _token_ids(returned, len(step.p[0]))
 
     draft = (tree_of if trees else chain_of)(drafts.mixed if chosen else drafts.merged)
-    return Scheme("user", "rejection", "A function of the user's.", draft, asked)
+    return Scheme("user", "rejection", "A function of the user's.", draft, called)
 
 
 def _token_ids(returned: object, vocabulary: int) -> list[int]:
     """What a user's function returned, if that is token ids of the vocabulary, at least one."""
-    single = not isinstance(returned, list | tuple | np.ndarray)
-    if single or (isinstance(returned, np.ndarray) and not returned.ndim):
-        raise InputError(f"the function returned {_short(returned)}; expected a list of token ids")
-    tokens = list(returned)  # type: ignore[call-overload]
-    whole = (isinstance(t, int | np.integer) and not isinstance(t, bool) for t in tokens)
-    if not all(whole):
-        needed = "a list of token ids, which are whole numbers"
-    elif not tokens:
-        needed = "at least one token id"
-    elif not all(0 <= token < vocabulary for token in tokens):
-        needed = f"token ids from 0 to {vocabulary - 1}"
-    else:
-        return [int(token) for token in tokens]
-    raise InputError(f"the function returned {_short(returned)}; expected {needed}")
-
-
-def _short(value: object) -> str:
-    return " ".join(reprlib.repr(value).split())
-
-
-def _depth(parents: Sequence[int], node: int) -> int:
-    return 0 if node < 0 else 1 + _depth(parents, parents[node])
+    needed = "a list of token ids"
+    if isinstance(returned, list | tuple) or (isinstance(returned, np.ndarray) and returned.ndim):
+        tokens = list(returned)
+        if any(isinstance(t, bool) or not isinstance(t, int | np.integer) for t in tokens):
+            needed = "a list of token ids, which are whole numbers"
+        elif not tokens:
+            needed = "at least one token id"
+        elif not all(0 <= token < vocabulary for token in tokens):
+            needed = f"token ids from 0 to {vocabulary - 1}"
+        else:
+            return [int(token) for token in tokens]
+    short = " ".join(reprlib.repr(returned).split())
+    raise InputError(f"the function returned {short}; expected {needed}")
 
 
 _REJECTION: dict[str, tuple[str, Drafting]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -17,18 +18,15 @@ import numpy as np
 from foresay.arrays import Floats, Int32s
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import LogitsError
-from foresay.lossless.scripts import Verified, Verify, reference_match
-from foresay.sampling.ask import Ask
+from foresay.lossless.scripts import NO_VERDICT, Verified, Verify, reference_match
 from foresay.sampling.noise import Doubles, gumbel
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.processors import scores
 from foresay.sampling.reference import follow_match, path_to
+from foresay.sampling.verification import VerificationInput
 from foresay.verdict import Verdict
 
-__all__ = ["CONTROLS"]
-
 Walk: TypeAlias = tuple[list[int], list[int]]
-_EMPTY = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,21 +35,27 @@ class _Slot:
 
     draft: Draft
     rows: Floats
-    ask: Ask
+    request: VerificationInput
     width: int  # of the longest draft in the batch
 
     def score(self, row: int, path: list[int]) -> Floats:
-        return scores(self.rows[row], self.ask, self.draft.tokens[path])
+        return scores(self.rows[row], self.request, self.draft.tokens[path])
 
     def noise(self, place: int) -> Doubles:
         size = self.rows.shape[1]
-        greedy = self.ask.params.greedy
-        return np.zeros(size) if greedy else gumbel(self.ask.seed, place, range(size))
+        greedy = self.request.params.greedy
+        return np.zeros(size) if greedy else gumbel(self.request.seed, place, range(size))
 
-    def choose(self, node: int) -> int:
+    def choose(
+        self,
+        node: int,
+        place: Callable[[VerificationInput, int], int] = lambda request, depth: (
+            request.position + depth
+        ),
+    ) -> int:
         path = path_to(self.draft, node)
-        place = self.ask.position + len(path)
-        return int(np.argmax(self.score(node + 1, path) + self.noise(place)))
+        row = self.score(node + 1, path)
+        return int(np.argmax(row + self.noise(place(self.request, len(path)))))
 
     def walk(self, choose: Callable[[int], int]) -> Walk:
         return follow_match(self.draft.tokens.tolist(), self.draft.parents.tolist(), choose)
@@ -61,18 +65,9 @@ def _right(slot: _Slot) -> Walk:
     return slot.walk(slot.choose)
 
 
-def _keyed(place: Callable[[Ask, int], int]) -> Callable[[_Slot], Walk]:
+def _keyed(place: Callable[[VerificationInput, int], int]) -> Callable[[_Slot], Walk]:
     """Noise that is keyed by something else than the place in the text."""
-
-    def walk(slot: _Slot) -> Walk:
-        def choose(node: int) -> int:
-            path = path_to(slot.draft, node)
-            noise = slot.noise(place(slot.ask, len(path)))
-            return int(np.argmax(slot.score(node + 1, path) + noise))
-
-        return slot.walk(choose)
-
-    return walk
+    return lambda slot: slot.walk(partial(slot.choose, place=place))
 
 
 def _bonus_from_the_last_row(slot: _Slot) -> Walk:
@@ -81,25 +76,25 @@ def _bonus_from_the_last_row(slot: _Slot) -> Walk:
         row = slot.score(len(slot.draft), path)
     except LogitsError:
         return path, tokens
-    return path, [*tokens[:-1], int(np.argmax(row + slot.noise(slot.ask.position + len(path))))]
+    return path, [*tokens[:-1], int(np.argmax(row + slot.noise(slot.request.position + len(path))))]
 
 
 def _bonus_unprocessed(slot: _Slot) -> Walk:
     path, tokens = _right(slot)
-    params = slot.ask.params
+    params = slot.request.params
     bare = SamplingParams(temperature=params.temperature, max_tokens=params.max_tokens)
-    plain = replace(slot, ask=replace(slot.ask, params=bare))
+    plain = replace(slot, request=replace(slot.request, params=bare))
     return (path, [*tokens[:-1], plain.choose(path[-1])]) if path else (path, tokens)
 
 
 def _path_unpenalised(slot: _Slot) -> Walk:
     def choose(node: int) -> int:
-        path, params = path_to(slot.draft, node), slot.ask.params
+        path, params = path_to(slot.draft, node), slot.request.params
         # min_tokens still counts the path: the mistake is the penalties' alone.
         silent = max(0, params.min_tokens - len(path))
-        ask = replace(slot.ask, params=replace(params, min_tokens=silent))
-        row = scores(slot.rows[node + 1], ask)
-        return int(np.argmax(row + slot.noise(ask.position + len(path))))
+        request = replace(slot.request, params=replace(params, min_tokens=silent))
+        row = scores(slot.rows[node + 1], request)
+        return int(np.argmax(row + slot.noise(request.position + len(path))))
 
     return slot.walk(choose)
 
@@ -109,7 +104,7 @@ def _padding_accepted(slot: _Slot) -> Walk:
     path, tokens = _right(slot)
     if len(path) == len(slot.draft) < slot.width and tokens[-1] == 0:
         row = slot.score(len(slot.draft), path)
-        place = slot.ask.position + len(path) + 1
+        place = slot.request.position + len(path) + 1
         return [*path, len(path)], [*tokens, int(np.argmax(row + slot.noise(place)))]
     return path, tokens
 
@@ -138,18 +133,18 @@ def _verify(
 ) -> Verify:
     """A Verify around a walk; it may forget to end answers, or take the next request's seed."""
 
-    def verify(drafts: DraftBatch, logits: Floats, asks: Sequence[Ask]) -> Verified:
+    def verify(drafts: DraftBatch, logits: Floats, inputs: Sequence[VerificationInput]) -> Verified:
         verdicts, failures = [], {}
         for i, draft in enumerate(drafts):
             start = int(drafts.offsets[i]) + i
-            ask = replace(asks[i], seed=asks[(i + neighbour) % len(asks)].seed)
+            request = replace(inputs[i], seed=inputs[(i + neighbour) % len(inputs)].seed)
             rows = logits[start : start + len(draft) + 1]
             try:
-                path, tokens = walk(_Slot(draft, rows, ask, max(map(len, drafts))))
+                path, tokens = walk(_Slot(draft, rows, request, max(map(len, drafts))))
             except LogitsError as error:
                 failures[i], path, tokens = error, [], []
-            ends = [at + 1 for at, token in enumerate(tokens) if stops and token in ask.stops]
-            length = min([len(tokens), *ends, *([ask.room] if room else [])])
+            ends = [at + 1 for at, token in enumerate(tokens) if stops and token in request.stops]
+            length = min([len(tokens), *ends, *([request.room] if room else [])])
             verdicts.append(
                 Verdict._trusted(_ints(path[: max(0, length - 1)]), _ints(tokens[:length]))
             )
@@ -162,12 +157,14 @@ def _ints(values: list[int]) -> Int32s:
     return np.array(values, np.int32)
 
 
-def _all_fail_together(drafts: DraftBatch, logits: Floats, asks: Sequence[Ask]) -> Verified:
-    verdicts, failures = reference_match(drafts, logits, asks)
+def _all_fail_together(
+    drafts: DraftBatch, logits: Floats, inputs: Sequence[VerificationInput]
+) -> Verified:
+    verdicts, failures = reference_match(drafts, logits, inputs)
     if not failures:
         return verdicts, failures
     error = next(iter(failures.values()))
-    return [Verdict._trusted(_EMPTY, _EMPTY)] * len(asks), dict.fromkeys(range(len(asks)), error)
+    return [NO_VERDICT] * len(inputs), dict.fromkeys(range(len(inputs)), error)
 
 
 def _fails_off_the_path(slot: _Slot) -> Walk:
@@ -179,15 +176,15 @@ def _fails_off_the_path(slot: _Slot) -> Walk:
 CONTROLS: Mapping[str, tuple[Verify, str]] = MappingProxyType(
     {
         "no position": (
-            _verify(_keyed(lambda ask, depth: 0)),
+            _verify(_keyed(lambda request, depth: 0)),
             "the noise is the same at every position",
         ),
         "slot for position": (
-            _verify(_keyed(lambda ask, depth: depth)),
+            _verify(_keyed(lambda request, depth: depth)),
             "the noise is keyed by the place in the draft, not by the place in the text",
         ),
         "position early": (
-            _verify(_keyed(lambda ask, depth: ask.position + max(0, depth - 1))),
+            _verify(_keyed(lambda request, depth: request.position + max(0, depth - 1))),
             "the noise of drafted rows is keyed one position too early",
         ),
         "bonus row": (

@@ -3,11 +3,7 @@
 A script is some requests with random sampling parameters and a random schedule: which requests are
 in which step, in which order, and what is drafted. Every request must generate exactly the tokens
 of plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it:
-one difference is a bug, and `replay` shows the step in which it happened.
-
-    Verify           the function under test
-    reference_match  the readable rule as one
-    run, replay      many scripts, and one of them again
+one difference is a bug, and `replay` plays its script again.
 
 Everything is drawn from (seed, index of the script), so a script is the same on every machine.
 
@@ -18,9 +14,10 @@ verdict per request; whatever the Verify itself raises. GIL: held.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -29,82 +26,65 @@ import numpy as np
 from foresay.arrays import Floats
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
-from foresay.lossless.toy import DRAFTS, DraftPlan, Plain, Toy, plain, some_asks
+from foresay.lossless.toy import DRAFTS, DraftPlan, Plain, Toy, plain, random_inputs
 from foresay.sampling import reference
-from foresay.sampling.ask import Ask
+from foresay.sampling.verification import VerificationInput
 from foresay.verdict import Verdict, VerdictBatch
 
-__all__ = [
-    "SCHEDULES",
-    "Difference",
-    "ScriptStep",
-    "ScriptsResult",
-    "Verified",
-    "Verify",
-    "reference_match",
-    "replay",
-    "run",
-]
-
 Verified: TypeAlias = tuple[Sequence[Verdict] | VerdictBatch, Mapping[int, LogitsError]]
-Verify: TypeAlias = Callable[[DraftBatch, Floats, Sequence[Ask]], Verified]
-"""Drafts, their logits (request i has its n_i + 1 rows in a row) and asks, to a verdict each; the
-mapping names the requests whose first row has invalid logits. Their verdicts are empty."""
+Verify: TypeAlias = Callable[[DraftBatch, Floats, Sequence[VerificationInput]], Verified]
+"""Drafts, their logits (request i has its n_i + 1 rows in a row) and the requests' inputs, to a
+verdict each; the mapping names the requests whose first row has invalid logits. Their verdicts are
+empty."""
 
 SCHEDULES = 4
 """So many scripts in a row have the same requests: plain decoding costs as much as they do."""
 
-_EMPTY = np.empty(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A request that differs from plain decoding; `position` counts within its answer."""
-
-    script: int
-    request: int
-    position: int
-    expected: str
-    got: str
+NO_VERDICT = Verdict._trusted(np.empty(0, np.int32), np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptsResult:
-    """What was run, and where it differed from plain decoding: nowhere, if it is exact."""
+    """What was played, and sentences on what differed: none, if all is exact."""
 
-    scripts: int
-    requests: int
-    tokens: int
-    steps: int
-    accepted: int
-    """Accepted tokens: a proof needs some."""
-    failed: int
-    """Requests that ended with invalid logits, as in plain decoding."""
-    differences: tuple[Difference, ...]
+    counts: Counter[str]
+    """Scripts, requests, tokens and what else was counted; a proof needs some of each."""
+    differences: tuple[str, ...] = ()
 
+    def __add__(self, other: ScriptsResult) -> ScriptsResult:
+        counts = self.counts.copy()
+        counts.update(other.counts)  # unlike `+`, it keeps what was counted as 0
+        return ScriptsResult(counts, self.differences + other.differences)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScriptStep:
-    """One call of the Verify, for the `watch` of a `replay`."""
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differed, and all that a script can do was done."""
+        return not self.differences and all(self.counts.values())
 
-    members: tuple[int, ...]
-    drafts: DraftBatch
-    asks: tuple[Ask, ...]
-    verdicts: tuple[Verdict, ...]
-    failures: Mapping[int, LogitsError]
+    def __str__(self) -> str:
+        counted = ", ".join(f"{n} {what}" for what, n in self.counts.items())
+        first = f"; the first: {self.differences[0]}" if self.differences else ""
+        return f"{len(self.differences)} differences in {counted}{first}"
 
 
-def reference_match(drafts: DraftBatch, logits: Floats, asks: Sequence[Ask]) -> Verified:
-    """`reference.match`, one request after the other."""
-    verdicts, failures = [], {}
-    for i, (draft, ask) in enumerate(zip(drafts, asks, strict=True)):
-        start = int(drafts.offsets[i]) + i
-        try:
-            verdict = reference.match(draft, logits[start : start + len(draft) + 1], ask)
-        except LogitsError as error:
-            failures[i], verdict = error, Verdict._trusted(_EMPTY, _EMPTY)
-        verdicts.append(verdict)
-    return verdicts, failures
+def play(
+    one: Callable[[int], ScriptsResult],
+    scripts: int,
+    progress: Callable[[int, int], None] | None = None,
+    enough: int = 10,
+) -> ScriptsResult:
+    """Play scripts 0, 1, … by `one`, this many or until `enough` differences are found.
+
+    `progress(done, scripts)` is called after every script.
+    """
+    total = ScriptsResult(Counter())
+    for index in range(scripts):
+        total += one(index)
+        if progress is not None:
+            progress(index + 1, scripts)
+        if len(total.differences) >= enough:
+            break
+    return total
 
 
 def run(
@@ -114,49 +94,29 @@ def run(
     progress: Callable[[int, int], None] | None = None,
     enough: int = 100,
 ) -> ScriptsResult:
-    """Play this many scripts, or until `enough` differences are found.
-
-    `progress(done, scripts)` is called after every script.
-    """
-    total = ScriptsResult(0, 0, 0, 0, 0, 0, ())
-    for index in range(scripts):
-        total = _sum(total, replay(verify, index, seed))
-        if progress is not None:
-            progress(index + 1, scripts)
-        if len(total.differences) >= enough:
-            break
-    return total
+    """`play` scripts with this function under test."""
+    return play(partial(replay, verify, seed=seed), scripts, progress, enough)
 
 
-def replay(
-    verify: Verify, index: int, seed: int = 0, watch: Callable[[ScriptStep], None] | None = None
-) -> ScriptsResult:
-    """Play script `index` of `run(…, seed=seed)`; `watch` sees every step once it is verified."""
-    play = _Play(index, random.Random(f"{seed}/{index}"), _case(seed, index // SCHEDULES))
-    while any(r.live for r in play.requests):
-        members = play.members()
-        if members:
-            step = play.step(verify, members)
-            if watch is not None:
-                watch(step)
-    tokens = sum(len(r.output) for r in play.requests)
-    return ScriptsResult(
-        1, len(play.requests), tokens, play.steps, play.accepted, play.failed, tuple(play.found)
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Case:
-    toy: Toy
-    alike: Toy  # a drafter that resembles it
-    asks: tuple[Ask, ...]
-    truths: tuple[Plain, ...]
+def reference_match(
+    drafts: DraftBatch, logits: Floats, inputs: Sequence[VerificationInput]
+) -> Verified:
+    """`reference.match`, one request after the other."""
+    verdicts, failures = [], {}
+    for i, (draft, one) in enumerate(zip(drafts, inputs, strict=True)):
+        start = int(drafts.offsets[i]) + i
+        try:
+            verdict = reference.match(draft, logits[start : start + len(draft) + 1], one)
+        except LogitsError as error:
+            failures[i], verdict = error, NO_VERDICT
+        verdicts.append(verdict)
+    return verdicts, failures
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     number: int
-    ask: Ask  # as it was in the beginning
+    input: VerificationInput  # as it was in the beginning
     truth: Plain
     away: int  # steps until it comes, or comes back
     output: list[int] = field(default_factory=list)
@@ -171,103 +131,87 @@ class _Request:
         return not self.rest and self.truth.error is None
 
 
-class _Play:
-    """One script while it is played; every method moves it on."""
-
-    def __init__(self, script: int, rng: random.Random, case: _Case) -> None:
-        self.script, self.rng, self.case = script, rng, case
-        self.requests = [
-            _Request(i, ask, truth, rng.choice((0, 0, 1, 4)))
-            for i, (ask, truth) in enumerate(zip(case.asks, case.truths, strict=True))
-        ]
-        self.present, self.preempted = rng.choice((0.4, 0.8, 1.0)), rng.choice((0.0, 0.1))
-        self.drafters = rng.sample(DRAFTS, rng.randint(1, len(DRAFTS)))
-        self.steps = self.accepted = self.failed = 0
-        self.found: list[Difference] = []
-
-    def members(self) -> list[_Request]:
-        """The requests of the next step: none that is away or has ended. May be empty."""
-        live = [r for r in self.requests if r.live]
-        here = [r for r in live if not r.away and self.rng.random() < self.present]
+def replay(verify: Verify, index: int, seed: int = 0) -> ScriptsResult:
+    """Play script `index` of `run(…, seed=seed)`."""
+    rng = random.Random(f"{seed}/{index}")
+    toy, alike, cases = _case(seed, index // SCHEDULES)
+    requests = [
+        _Request(number, one, truth, rng.choice((0, 0, 1, 4)))
+        for number, (one, truth) in enumerate(cases)
+    ]
+    presence, preemption = rng.choice((0.4, 0.8, 1.0)), rng.choice((0.0, 0.1))
+    drafters = rng.sample(DRAFTS, rng.randint(1, len(DRAFTS)))
+    counts = Counter(scripts=1, requests=len(requests), steps=0, tokens=0, accepted=0)
+    differences: list[str] = []
+    while any(request.live for request in requests):
+        live = [request for request in requests if request.live]
+        members = [r for r in live if not r.away and rng.random() < presence]
         for request in live:
             request.away = max(0, request.away - 1)
-        self.rng.shuffle(here)  # no request has a place of its own
-        return here
-
-    def step(self, verify: Verify, members: list[_Request]) -> ScriptStep:
-        """Draft for these, have it verified, and commit what came back."""
-        asks = [replace(r.ask, output=np.array(r.output, np.int32)) for r in members]
-        plans = [DraftPlan(a, r.rest, self.case.alike) for a, r in zip(asks, members, strict=True)]
-        drafts = [Draft(*self.rng.choice(self.drafters)(self.rng, plan)) for plan in plans]
-        texts = [[*np.asarray(r.ask.prompt).tolist(), *r.output] for r in members]
-        rows = [self.case.toy.rows(t, d) for t, d in zip(texts, drafts, strict=True)]
-        batch = DraftBatch.of(drafts)
-        verdicts, failures = verify(batch, np.concatenate(rows), asks)
+        if not members:
+            continue
+        rng.shuffle(members)  # no request has a place of its own
+        inputs = [replace(r.input, output=np.array(r.output, np.int32)) for r in members]
+        plans = [DraftPlan(i, r.rest, alike) for i, r in zip(inputs, members, strict=True)]
+        drafts = [Draft(*rng.choice(drafters)(rng, plan)) for plan in plans]
+        texts = [[*np.asarray(r.input.prompt).tolist(), *r.output] for r in members]
+        rows = [toy.rows(text, draft) for text, draft in zip(texts, drafts, strict=True)]
+        verdicts, failures = verify(DraftBatch.of(drafts), np.concatenate(rows), inputs)
         if len(verdicts) != len(members):
             raise InputError(f"{len(verdicts)} verdicts came back for {len(members)} requests")
-        given = tuple(verdicts[i] for i in range(len(members)))
-        self.steps += 1
+        counts["steps"] += 1
         for i, request in enumerate(members):
-            self._settle(request, drafts[i], given[i], failures.get(i))
-        return ScriptStep(tuple(r.number for r in members), batch, tuple(asks), given, failures)
-
-    def _settle(
-        self, request: _Request, draft: Draft, verdict: Verdict, failure: LogitsError | None
-    ) -> None:
-        found = _difference(request, draft, verdict, failure)
-        if found is not None:
-            at, expected, got = found
-            place = len(request.output) + at
-            self.found.append(Difference(self.script, request.number, place, expected, got))
-        self.failed += found is None and failure is not None
-        self.accepted += len(verdict.path)
-        request.output += verdict.tokens.tolist()
-        request.live = found is None and failure is None and not request.done
-        if self.rng.random() < self.preempted:
-            request.away = self.rng.randint(1, 5)
+            verdict, failure = verdicts[i], failures.get(i)
+            found = _difference(request, drafts[i], verdict, failure)
+            if found is not None:
+                where = f"script {index}, request {request.number}, token "
+                differences.append(f"{where}{len(request.output) + found[0]}: {found[1]}")
+            if found is None and failure is not None:
+                counts["failed"] += 1
+            counts["accepted"] += len(verdict.path)
+            counts["tokens"] += len(verdict.tokens)
+            request.output += verdict.tokens.tolist()
+            request.live = found is None and failure is None and not request.done
+            if rng.random() < preemption:
+                request.away = rng.randint(1, 5)
+    return ScriptsResult(counts, tuple(differences))
 
 
 def _difference(
     request: _Request, draft: Draft, verdict: Verdict, failure: LogitsError | None
-) -> tuple[int, str, str] | None:
-    """Where (counted from the text so far), what was expected, what came; None if all is well."""
+) -> tuple[int, str] | None:
+    """Where (counted from the text so far), and what was expected and came; None if all is well."""
     tokens, path, rest = verdict.tokens.tolist(), verdict.path.tolist(), request.rest
     end = "the end of the answer" if request.truth.error is None else str(request.truth.error)
     if failure is not None and not rest and request.truth.error is not None:
-        return (0, end, f"the failure and tokens {tokens}") if tokens or path else None
+        empty = not tokens and not path
+        return None if empty else (0, f"expected {end}, got the failure and tokens {tokens}")
     if failure is not None or not tokens:
-        return 0, f"token {rest[0]}" if rest else end, str(failure or "an empty verdict")
+        expected = f"token {rest[0]}" if rest else end
+        return 0, f"expected {expected}, got {failure or 'an empty verdict'}"
     for at, token in enumerate(tokens):
         if at >= len(rest) or token != rest[at]:
-            return at, f"token {rest[at]}" if at < len(rest) else end, f"token {token}"
+            expected = f"token {rest[at]}" if at < len(rest) else end
+            return at, f"expected {expected}, got token {token}"
     if len(path) != len(tokens) - 1:
-        return 0, f"{len(tokens) - 1} nodes for {len(tokens)} tokens", f"path {path}"
-    if not all(0 <= node < len(draft) for node in path):
-        return 0, f"nodes 0 to {len(draft) - 1}", f"path {path}"
-    if any(int(draft.parents[node]) != before for before, node in pairwise([-1, *path])):
-        return 0, f"a path from the root by {draft.parents.tolist()}", f"path {path}"
-    if draft.tokens[path].tolist() != tokens[:-1]:
-        return 0, f"nodes of tokens {tokens[:-1]}", f"path {path} in {draft.tokens.tolist()}"
-    return None
+        expected = f"{len(tokens) - 1} nodes for {len(tokens)} tokens"
+    elif not all(0 <= node < len(draft) for node in path):
+        expected = f"nodes 0 to {len(draft) - 1}"
+    elif any(int(draft.parents[node]) != before for before, node in pairwise([-1, *path])):
+        expected = f"a path from the root by {draft.parents.tolist()}"
+    elif draft.tokens[path].tolist() != tokens[:-1]:
+        expected = f"nodes of tokens {tokens[:-1]} in {draft.tokens.tolist()}"
+    else:
+        return None
+    return 0, f"expected {expected}, got path {path}"
 
 
 @lru_cache(maxsize=4)
-def _case(seed: int, number: int) -> _Case:
-    """The requests of some scripts, and what plain decoding makes of them."""
+def _case(seed: int, number: int) -> tuple[Toy, Toy, tuple[tuple[VerificationInput, Plain], ...]]:
+    """The requests of some scripts with what plain decoding makes of them; their target, and a
+    drafter's model that resembles it."""
     rng = random.Random(f"{seed}/case/{number}")
     toy = Toy(rng.choice((8, 8, 16, 33, 64)), rng.getrandbits(32), rng.choice((0, 0, 0, 0.06)))
-    asks = tuple(some_asks(rng, toy.vocabulary))
+    inputs = random_inputs(rng, toy.vocabulary)
     alike = replace(toy, disturbed=rng.choice((0.3, 1.0)))
-    return _Case(toy, alike, asks, tuple(plain(toy, ask) for ask in asks))
-
-
-def _sum(a: ScriptsResult, b: ScriptsResult) -> ScriptsResult:
-    return ScriptsResult(
-        a.scripts + b.scripts,
-        a.requests + b.requests,
-        a.tokens + b.tokens,
-        a.steps + b.steps,
-        a.accepted + b.accepted,
-        a.failed + b.failed,
-        a.differences + b.differences,
-    )
+    return toy, alike, tuple((one, plain(toy.logits, one)) for one in inputs)

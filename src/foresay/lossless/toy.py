@@ -20,12 +20,10 @@ import numpy as np
 from foresay.arrays import Floats, IntsLike
 from foresay.draft import Draft
 from foresay.errors import InputError, LogitsError
-from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Doubles, gumbel, seed_of_sample
 from foresay.sampling.params import PROCESSORS, SamplingParams
 from foresay.sampling.reference import match
-
-__all__ = ["DRAFTS", "DraftPlan", "Plain", "Toy", "plain", "some_asks"]
+from foresay.sampling.verification import VerificationInput
 
 _ROWS = 256
 _WORD, _FACTOR, _START = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0x243F6A8885A308D3
@@ -74,39 +72,40 @@ class Plain:
     error: LogitsError | None
 
 
-def plain(toy: Toy, ask: Ask) -> Plain:
-    """Plain decoding, one token at a time from where `ask` stands: the oracle.
+def plain(logits: Callable[[list[int]], Floats], request: VerificationInput) -> Plain:
+    """Plain decoding, one token at a time from where `request` stands: the oracle. `logits` is the
+    target's row after a text.
 
-    It ends where max_tokens is reached, after a token of `ask.stops`, or at invalid logits.
+    It ends where max_tokens is reached, after a token of `request.stops`, or at invalid logits.
     """
     tokens: list[int] = []
     while True:
-        now = replace(ask, output=np.concatenate([ask.output, tokens]).astype(np.int32))
-        logits = toy.logits(np.concatenate([now.prompt, now.output]))
+        now = replace(request, output=np.concatenate([request.output, tokens]).astype(np.int32))
+        row = logits([*np.asarray(now.prompt).tolist(), *np.asarray(now.output).tolist()])
         try:
-            verdict = match(_NOTHING, logits[np.newaxis], now)
+            verdict = match(_NOTHING, row[np.newaxis], now)
         except LogitsError as error:
             return Plain(tuple(tokens), error)
         tokens.append(int(verdict.tokens[0]))
-        if tokens[-1] in ask.stops or len(tokens) == ask.room:
+        if tokens[-1] in request.stops or len(tokens) == request.room:
             return Plain(tuple(tokens), None)
 
 
-def some_asks(rng: random.Random, vocabulary: int) -> list[Ask]:
+def random_inputs(rng: random.Random, vocabulary: int) -> list[VerificationInput]:
     """One to eight requests with all kinds of parameters, some with the same seed, none begun."""
-    asks: list[Ask] = []
+    inputs: list[VerificationInput] = []
     end, most = rng.randrange(vocabulary), rng.randint(1, 6)
-    while len(asks) < most:
-        seed = rng.choice([0, 2**64 - 1, rng.getrandbits(64), *(ask.seed for ask in asks[:2])])
-        params = _some_params(rng, vocabulary, seed)
+    while len(inputs) < most:
+        seed = rng.choice([0, 2**64 - 1, rng.getrandbits(64), *(one.seed for one in inputs[:2])])
+        params = _random_params(rng, vocabulary, seed)
         prompt = [rng.randrange(vocabulary) for _ in range(rng.randint(0, 9))]
         stops = params.stop_ids if params.ignore_eos else (end, *params.stop_ids)
         seeds = [seed_of_sample(seed, sample) for sample in range(params.n)]
-        asks += [Ask(params, s, prompt, (), stops) for s in seeds]
-    return asks
+        inputs += [VerificationInput(params, s, prompt, (), stops) for s in seeds]
+    return inputs
 
 
-def _some_params(rng: random.Random, vocabulary: int, seed: int) -> SamplingParams:
+def _random_params(rng: random.Random, vocabulary: int, seed: int) -> SamplingParams:
     """Every parameter is off more often than on, so each occurs alone and together with others."""
 
     def maybe(off: float, *values: float) -> float:
@@ -139,7 +138,7 @@ def _some_params(rng: random.Random, vocabulary: int, seed: int) -> SamplingPara
 class DraftPlan:
     """What a toy drafter knows: unlike a real one, also the rest of the answer."""
 
-    ask: Ask
+    request: VerificationInput
     rest: tuple[int, ...]
     """The rest of the answer in plain decoding."""
     alike: Toy
@@ -202,12 +201,13 @@ def _twins(rng: random.Random, plan: DraftPlan) -> Tree:
 
 def _coupled(rng: random.Random, plan: DraftPlan) -> Tree:
     """What a model that resembles the target would write with the target's noise."""
-    ask, chain = plan.ask, list[int]()
-    text = np.concatenate([ask.prompt, ask.output]).tolist()
+    request, chain = plan.request, list[int]()
+    text = np.concatenate([request.prompt, request.output]).tolist()
     for _ in range(rng.randint(1, 6)):
         row = plan.alike.logits(text + chain).astype(np.float64)
-        if not ask.params.greedy:
-            row = row / ask.params.temperature + _noise(ask.seed, len(text + chain), len(row))
+        if not request.params.greedy:
+            added = _noise(request.seed, len(text + chain), len(row))
+            row = row / request.params.temperature + added
         chain.append(int(np.argmax(row)))
     return _chain(chain)
 

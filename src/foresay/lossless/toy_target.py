@@ -20,7 +20,7 @@ from foresay.arrays import Floats, Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.lossless.toy import Toy
-from foresay.models.target import Hidden, Outputs, Part
+from foresay.models.target import Hidden, Outputs, SequenceInput
 
 __all__ = ["ToyKv", "ToyTarget", "as_stored"]
 
@@ -82,6 +82,8 @@ class ToyTarget:
     exact: bool | None = True
     version: int = 0
     depth: int = 0
+    threads: int = 1
+    identity: str | None = None
     bytes_per_token: int = 1
 
     def __init__(self, toy: Toy, context: int = 4096) -> None:
@@ -99,7 +101,7 @@ class ToyTarget:
         kv.stored = [0] * tokens
         return kv
 
-    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         """As `Target`, but for hidden states, which a toy has none of.
 
         Raises: InputError for no parts, or hidden states.

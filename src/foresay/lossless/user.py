@@ -17,10 +17,13 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import islice
+from dataclasses import replace
+from functools import cache, partial
+from itertools import accumulate, islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -29,11 +32,11 @@ import numpy as np
 
 from foresay.errors import InputError
 from foresay.lossless import exact
-from foresay.lossless.chance import Dice, outcomes
+from foresay.lossless.chance import outcomes
 from foresay.lossless.check import Check
-from foresay.lossless.gtest import confirmed
-from foresay.lossless.schemes import Scheme, UserVerify, step_of, user_scheme
-from foresay.lossless.worlds import World, world_of
+from foresay.lossless.gtest import Outcome, confirmed
+from foresay.lossless.schemes import Scheme, SchemeStep, step_of, user_scheme
+from foresay.lossless.worlds import Text, World, world_of
 
 __all__ = ["load", "prove_function"]
 
@@ -54,11 +57,11 @@ def load(name: str) -> Function:
         raise InputError(f"{name!r} is no function; expected module:function or file.py:function")
     try:
         module = _file(Path(home)) if home.endswith(".py") else _module(home)
-        there = hasattr(module, function)
+        exists = hasattr(module, function)
         found = getattr(module, function, None)
     except (Exception, SystemExit) as error:  # whatever a user's module raises, or that it exits
-        raise InputError(f"{home!r} cannot be imported: {exact.said_by(error)}") from error
-    if not there:
+        raise InputError(f"{home!r} cannot be imported: {exact.message_of(error)}") from error
+    if not exists:
         raise InputError(f"{home!r} has no function {function!r}")
     if not callable(found):
         raise InputError(
@@ -81,14 +84,15 @@ def prove_function(
     Raises: InputError if its fifth parameter is neither `coins` nor `rng`.
     """
     proves = _fifth(verify) == "coins"
-    shape = "trees" if trees else "chains"
     for chosen in (False, True):
-        name = f"{shape}, sampled and chosen" if chosen else f"{shape}, sampled"
+        name = f"{'trees' if trees else 'chains'}, sampled{' and chosen' if chosen else ''}"
+        scheme = user_scheme(verify, trees, chosen)
         if proves:
-            found = _prove(user_scheme(verify, trees, chosen), cases, seed)
+            result = exact.run(scheme, cases, seed)
+            limits = _limits(scheme, [world_of(seed, index) for index in range(cases)])
+            yield Check("user", name, result.exact, f"{result} ({limits})")
         else:
-            found = _test(verify, trees, chosen, seed, total_variation)
-        yield Check("user", name, *found, kind="proof" if proves else "test")
+            yield Check("user", name, *_test(scheme, seed, total_variation), kind="test")
 
 
 def _file(path: Path) -> ModuleType:
@@ -132,121 +136,95 @@ def _fifth(verify: Function) -> str:
         parameters = list(inspect.signature(verify).parameters.values())
     except Exception as error:  # of builtins, and of objects that claim a signature
         raise InputError(f"the function's parameters cannot be read; {_NEEDED}") from error
-    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    five, more = parameters[:5], parameters[5:]
+    needed, more = parameters[:5], parameters[5:]
     valid = (
-        len(five) == 5
-        and all(one.kind in places for one in five)
-        and five[-1].name in ("coins", "rng")
-        and all(one.kind in optional or one.default is not one.empty for one in more)
+        len(needed) == 5
+        and all(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in needed)
+        and needed[-1].name in ("coins", "rng")
+        and all(
+            one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or one.default is not one.empty
+            for one in more
+        )
     )
     if not valid:
         listed = ", ".join(map(str, parameters)) or "none"
         raise InputError(
             f"the function has the parameters {listed}; {_NEEDED}, and more only with defaults"
         )
-    return five[-1].name
+    return needed[-1].name
 
 
-def _prove(scheme: Scheme, cases: int, seed: int) -> tuple[bool, str]:
-    result = exact.run(scheme, cases, seed)
-    said = f"{result.differences} differences in {result.cases} cases"
-    said += f" ({_limits(scheme, [world_of(seed, index) for index in range(cases)])})"
-    if result.first_error is not None:
-        said += f", {result.errors} errors, the first in {result.first_error}"
-    elif result.worst is not None:
-        worst = result.worst
-        said += (
-            f"; the worst is case {worst.case}: the text {list(worst.text)} has chance "
-            f"{worst.target}, the function gives it {worst.emitted}"
-        )
-    return result.exact, said
-
-
-def _test(
-    verify: Function, trees: bool, chosen: bool, seed: int, total_variation: float
-) -> tuple[bool, str]:
+def _test(scheme: Scheme, seed: int, total_variation: float) -> tuple[bool, str]:
     """The same with floats and a generator: sampled texts against their exact distribution, in
     some worlds."""
     worlds = (world_of(seed, index) for index in range(1000))
     varied = (w for w in worlds if len(set(exact.target_distribution(w).values())) > 2)
     tried = list(islice(varied, TRIED_WORLDS))
+    outcome: Outcome | None = None
     for world in tried:
         chances = exact.target_distribution(world)
-        texts = sorted(chances)
-        counts = partial(_counts, verify, trees, chosen, world, texts)
         try:
             outcome = confirmed(
-                counts,
-                [float(chances[text]) for text in texts],
+                partial(_counts, scheme, world, list(chances)),
+                [float(chance) for chance in chances.values()],
                 total_variation=total_variation,
                 family=2 * TRIED_WORLDS,
                 seed=seed,
             )
         except (Exception, SystemExit) as error:  # a user's: whatever it raises is a result
-            return False, f"case {world.name}: {exact.said_by(error)}"
+            return False, f"case {world.name}: {exact.message_of(error)}"
         if not outcome.equal:
             return False, f"case {world.name}: {outcome}"
-    limits = _limits(user_scheme(verify, trees, chosen), tried)
-    return True, f"{len(tried)} worlds ({limits}), the last: {outcome}"
+    return True, f"{len(tried)} worlds ({_limits(scheme, tried)}), the last: {outcome}"
 
 
 def _limits(scheme: Scheme, worlds: list[World]) -> str:
     """How large the cases were: what is larger was not looked at."""
     drafts = [tree for world in worlds for tree, _ in outcomes(partial(scheme.draft, world, ()))]
-    vocabulary, length = (
-        max((getattr(world, name) for world in worlds), default=0)
-        for name in ("vocabulary", "length")
-    )
+    vocabulary = max((world.vocabulary for world in worlds), default=0)
+    length = max((world.length for world in worlds), default=0)
     nodes = max((len(tree.tokens) for tree in drafts), default=0)
-    deep = max((_deep(tree.parents) for tree in drafts), default=0)
+    deep = max((depth for tree in drafts for depth in tree.depths), default=0)
     return (
         f"worlds of up to {vocabulary} tokens, drafts of up to {nodes} nodes and {deep} deep, "
         f"texts of up to {length} tokens"
     )
 
 
-def _deep(parents: Sequence[int]) -> int:
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 + (depths[parent] if parent >= 0 else 0))
-    return max(depths, default=0)
+def _counts(scheme: Scheme, world: World, texts: list[Text], seed: int, n: int) -> list[int]:
+    """How often the function writes each text, of n; its probs are arrays, its chance a generator.
 
-
-def _counts(
-    verify: Function,
-    trees: bool,
-    chosen: bool,
-    world: World,
-    texts: list[tuple[int, ...]],
-    seed: int,
-    n: int,
-) -> list[int]:
+    Raises: InputError for texts that the target cannot write; what the function raises.
+    """
     rng = np.random.default_rng(seed)
-    dice = Dice(rng)
-    tables = (world.p, *world.q)
-    known = {id(row): np.array(row, np.float64) for table in tables for row in table.values()}
 
-    def floats(row: Any) -> Any:
-        """An array of the function's own; converting a row of fractions takes long."""
-        found = known.get(id(row))
-        return np.array(row, np.float64) if found is None else found.copy()
+    @cache
+    def steps(text: Text) -> tuple[list[SchemeStep], list[float]]:
+        """The possible steps after a text, and their cumulative chances."""
+        ways = list(outcomes(partial(scheme.draft, world, text)))
+        some = [_map_probs(step_of(world, text, tree), _as_array) for tree, _ in ways]
+        return some, list(accumulate(float(chance) for _, chance in ways))
 
-    def with_floats(p: Any, q: Any, tokens: Any, parents: Any, coins: object) -> Any:
-        probs = [floats(row) for row in p]
-        draft_probs = [None if row is None else floats(row) for row in q]
-        return verify(probs, draft_probs, tokens, parents, rng)
-
-    typed: UserVerify = with_floats
-    scheme = user_scheme(typed, trees, chosen)
-    place, counts = {text: i for i, text in enumerate(texts)}, [0] * (len(texts) + 1)
+    counts: Counter[Text] = Counter()
     for _ in range(n):
-        text: tuple[int, ...] = ()
+        text: Text = ()
         while len(text) < world.length:
-            step = step_of(world, text, scheme.draft(world, text, dice))
-            text = (*text, *scheme.verify(step, dice))[: world.length]
-        counts[place.get(text, -1)] += 1
-    if counts[-1]:
-        raise InputError(f"{counts[-1]} texts of {n} cannot be written by the target at all")
-    return counts[:-1]
+            some, edges = steps(text)
+            step = some[min(bisect(edges, rng.random()), len(some) - 1)]
+            # A copy: the function may write into its arguments.
+            tokens = scheme.verify(_map_probs(step, np.copy), rng)  # type: ignore[arg-type]
+            text = (*text, *tokens)[: world.length]
+        counts[text] += 1
+    possible = [counts.pop(text, 0) for text in texts]
+    if counts:
+        raise InputError(f"{counts.total()} texts of {n} cannot be written by the target at all")
+    return possible
+
+
+def _as_array(row: Any) -> Any:
+    return np.array(row, np.float64)
+
+
+def _map_probs(step: SchemeStep, change: Callable[[Any], Any]) -> SchemeStep:
+    q = tuple(None if row is None else change(row) for row in step.tree.q)
+    return replace(step, p=tuple(map(change, step.p)), tree=step.tree._replace(q=q))

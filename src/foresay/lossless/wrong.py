@@ -24,8 +24,6 @@ from foresay.lossless.schemes import Scheme, SchemeStep, Verify, match, rejectio
 from foresay.lossless.worlds import Probs, Text, World, sharper
 from foresay.sampling.reference import residual, without
 
-__all__ = ["WRONG"]
-
 ZERO, ONE, HALF = Fraction(0), Fraction(1), Fraction(1, 2)
 
 
@@ -92,23 +90,16 @@ def _leaves(step: SchemeStep) -> list[int]:
     return [node for node in range(len(step.tree.tokens)) if node not in step.tree.parents]
 
 
-def _bonus_row(step: SchemeStep, chance: Chance) -> list[int]:
-    p = list(step.p)
-    for leaf in _leaves(step):
-        p[leaf + 1] = step.p[step.tree.parents[leaf] + 1]
-    return rejection(replace(step, p=tuple(p)), chance)
+def _bonus(row: Callable[[SchemeStep, int], Probs]) -> Verify:
+    """Takes the probs after a leaf from another row."""
 
+    def verify(step: SchemeStep, chance: Chance) -> list[int]:
+        p = list(step.p)
+        for leaf in _leaves(step):
+            p[leaf + 1] = row(step, leaf)
+        return rejection(replace(step, p=tuple(p)), chance)
 
-def _bonus_raw(step: SchemeStep, chance: Chance) -> list[int]:
-    p = list(step.p)
-    for leaf in _leaves(step):
-        p[leaf + 1] = step.raw[leaf + 1]
-    return rejection(replace(step, p=tuple(p)), chance)
-
-
-def _other_q(step: SchemeStep, chance: Chance) -> list[int]:
-    q = tuple(probs and sharper(probs) for probs in step.tree.q)
-    return rejection(replace(step, tree=step.tree._replace(q=q)), chance)
+    return verify
 
 
 def _timeout(step: SchemeStep, chance: Chance) -> list[int]:
@@ -145,6 +136,16 @@ def _as_sampled(at: Place, chance: Chance) -> Token | None:
 def _forgetful(at: Place, chance: Chance) -> Token | None:
     found = drafts.distinct(at, chance)
     return found and (found[0], at.q)
+
+
+def _other_q(at: Place, chance: Chance) -> Token | None:
+    token, q = drafts.sampled(at, chance)
+    return token, sharper(q)
+
+
+def _again(at: Place, chance: Chance) -> Token | None:
+    token, q = drafts.sampled(at, chance)
+    return (token, q) if q[token] >= HALF else drafts.sampled(at, chance)
 
 
 def _dropped(at: Place, chance: Chance) -> Token | None:
@@ -220,17 +221,17 @@ _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
     "bonus-row": (
         "After a draft accepted whole, samples from the row before.",
         _SAMPLED,
-        _bonus_row,
+        _bonus(lambda step, leaf: step.p[step.tree.parents[leaf] + 1]),
     ),
     "bonus-raw": (
         "After a draft accepted whole, samples from unprocessed logits.",
         _SAMPLED,
-        _bonus_raw,
+        _bonus(lambda step, leaf: step.raw[leaf + 1]),
     ),
     "other-q": (
         "Verifies with a q of another temperature.",
-        _SAMPLED,
-        _other_q,
+        chain_of(_other_q),
+        rejection,
     ),
     "likely-as-sampled": (
         "Tests the most likely tokens as if sampled.",
@@ -245,6 +246,11 @@ _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
     "dropped": (
         "Drops a sampled token because its own chance is low.",
         chain_of(_dropped),
+        rejection,
+    ),
+    "sampled-again": (
+        "Samples another token in the place of one whose own chance is low.",
+        chain_of(_again),
         rejection,
     ),
     "collapsed": (

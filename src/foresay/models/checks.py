@@ -22,7 +22,7 @@ from foresay.draft import Draft
 from foresay.errors import UnsupportedModel
 from foresay.models import attention
 from foresay.models.attention import AttentionPass, LayerCall, running
-from foresay.models.target import Part, Target
+from foresay.models.target import SequenceInput, Target
 from foresay.models.visibility import Visible, as_unsupported, narrow, narrowed
 
 __all__ = ["TransformersTarget", "alike", "check_config", "check_logits", "layer_shapes", "trial"]
@@ -189,14 +189,15 @@ def _in_one_step(
 ) -> Tensor:
     kvs = [target.open() for _ in texts]
     parts = [
-        Part.of(target, kv, text[:2], needs_logits=False)
+        SequenceInput.of(target, kv, text[:2], needs_logits=False)
         for kv, text in zip(kvs, texts, strict=True)
     ]
     target.forward(parts)
     for part in parts:
         part.keep()
     parts = [
-        Part.of(target, *given) for given in zip(kvs, [t[2:] for t in texts], trees, strict=True)
+        SequenceInput.of(target, *given)
+        for given in zip(kvs, [t[2:] for t in texts], trees, strict=True)
     ]
     return target.forward(parts).logits.float()
 

@@ -1,16 +1,19 @@
-"""Make a target of a model. How it is run is chosen here, and only what that needs is imported."""
+"""Make a target of a model. How it is run is chosen here, and only what that needs is imported.
+
+Each device has a folder, whose module `load` has two functions: `runs_as_stored(model)`, whether it
+uses the tensors of a GGUF file as they are, and `load(model, options)`, which makes the target.
+"""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foresay.arrays import as_path
-from foresay.errors import InputError, UnsupportedModel
 from foresay.models import weights
-from foresay.models.cpu.quantise import Quantise, check_quantise
-from foresay.models.options import Dtype, check_dtype, check_threads
+from foresay.models.options import Dtype, LoadOptions, Quantise
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.stored import StoredModel, in_folder
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from foresay.models.cpu.target import CpuTarget
 
 __all__ = ["find_model", "load"]
+
+_DEVICES = {"cpu": "foresay.models.cpu.load"}
 
 
 def find_model(
@@ -36,12 +41,9 @@ def find_model(
 
     Mutates, raises: as `weights.find`; InputError for options as `load`.
     """
-    _check_options(dtype, quantize)
-    if dtype == "auto" and quantize is None:
-        from foresay.models.cpu.stored_decoder import runs_as_stored
-
+    if LoadOptions(dtype, quantize).as_stored:
         found = weights.find_stored(name, cache=cache, progress=progress)
-        if found.gguf is None or runs_as_stored(found):
+        if found.gguf is None or _on("cpu").runs_as_stored(found):
             return found
     return in_folder(weights.find(name, convert=True, cache=cache, progress=progress))
 
@@ -69,50 +71,14 @@ def load(
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
     run exactly, InputError for another dtype or a FORESAY_CPU that this machine lacks.
     """
-    check_threads(threads)
-    _check_options(dtype, quantize)
+    options = LoadOptions(dtype, quantize, deterministic, threads, progress)
     progress("read", 0, None)
     if not isinstance(model, StoredModel):
         model = in_folder(Path(as_path(model, "folder")))
-    if model.gguf is not None and dtype == "auto" and quantize is None:
-        from foresay.models.cpu.stored_target import load_stored
-
-        return load_stored(model, deterministic=deterministic, threads=threads, progress=progress)
-    if model.gguf is not None:
-        model = in_folder(weights.find(model.gguf, convert=True, progress=progress))
-    if quantize is not None and _has_decoder(model):
-        from foresay.models.cpu.stored_target import load_quantised
-
-        return load_quantised(
-            model, quantize, deterministic=deterministic, threads=threads, progress=progress
-        )
-    from foresay.models.load_transformers import load_modules  # transformers, which takes seconds
-
-    return load_modules(
-        model.folder,
-        dtype=dtype,
-        quantize=quantize,
-        deterministic=deterministic,
-        threads=threads,
-        progress=progress,
-    )
+    target: CpuTarget | StoredTarget = _on("cpu").load(model, options)
+    return target
 
 
-def _check_options(dtype: object, quantize: object) -> None:
-    check_dtype(dtype)
-    if quantize is None:
-        return
-    check_quantise(quantize)
-    if dtype != "auto":
-        raise InputError(f"quantize is {quantize!r} and dtype is {dtype!r}; expected one of them")
-
-
-def _has_decoder(model: StoredModel) -> bool:
-    """Whether the core's decoder knows the architecture of a folder."""
-    from foresay.models.cpu.quantised_decoder import quantised_config
-
-    try:
-        quantised_config(model.folder)
-    except UnsupportedModel:
-        return False
-    return True
+def _on(device: str) -> Any:
+    """What runs models on a device."""
+    return import_module(_DEVICES[device])

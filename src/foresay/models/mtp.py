@@ -12,7 +12,7 @@ their published names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.load_transformers import LOADING
-from foresay.models.weights.folder import config_of, tensors_of
-from foresay.models.weights.safetensors import SafeTensor
+from foresay.models.weights.folder import ExpectedTensors, config_of, tensors_of
+from foresay.models.weights.settings import Settings
 from foresay.models.weights.stored import StoredModel
 
 __all__ = ["FAMILIES", "MtpModule", "read_mtp"]
@@ -90,7 +90,8 @@ def read_mtp(
         )
     made, rotary = _skeleton(folder, family)
     layer, config = made.layers[0], made.config
-    weights = _weights(folder, prefix, layer, found, FAMILIES[family][1])
+    tensors = ExpectedTensors(folder, found, "an MTP head", prefix)
+    weights = _weights(tensors, layer, FAMILIES[family][1])
     kept = {name: value.to(_type_of(name, dtype)) for name, value in weights.items()}
     layer.load_state_dict(kept, assign=True)
     kind = (getattr(config, "layer_types", None) or ["full_attention"])[0]
@@ -117,12 +118,8 @@ def _family(model: StoredModel) -> tuple[str, str]:
             f"the model in '{model.folder}' is of type {family!r:.60}, for which no MTP head is "
             f"known; expected {known}"
         )
-    layers = config.get("num_hidden_layers")
-    if type(layers) is not int or not 1 <= layers <= _MOST_LAYERS:
-        raise ModelError(
-            f"'{model.folder}': 'num_hidden_layers' of config.json is {layers!r:.60}; expected a "
-            f"whole number from 1 to {_MOST_LAYERS}"
-        )
+    settings = Settings(config, f"'{model.folder}'", "'{}' of config.json")
+    layers = settings.whole("num_hidden_layers", most=_MOST_LAYERS)
     return family, FAMILIES[family][0].format(layers=layers)
 
 
@@ -161,26 +158,23 @@ def _skeleton(folder: Path, family: str) -> tuple[Any, nn.Module]:
 
 
 def _weights(
-    folder: Path,
-    prefix: str,
-    layer: nn.Module,
-    found: Mapping[str, SafeTensor],
-    names: Mapping[str, str],
+    tensors: ExpectedTensors, layer: nn.Module, names: Mapping[str, str]
 ) -> dict[str, Tensor]:
     """The values of the layer's weights by its own names."""
-    used = set(_SHARED)
 
-    def read(name: str, shape: torch.Size) -> Tensor:
-        used.add(name)
-        if name not in found:
-            raise ModelError(f"'{folder}' lacks the tensor '{prefix}{name}' of its MTP head")
-        tensor = found[name]
-        if tensor.shape != tuple(shape):
-            raise ModelError(
-                f"'{folder}': the tensor '{prefix}{name}' of its MTP head has the shape "
-                f"{list(tensor.shape)}, but its config.json says {list(shape)}"
-            )
-        return torch.from_numpy(tensor.rows(0, tensor.shape[0]))
+    def read(name: str, shape: Sequence[int]) -> Tensor:
+        return torch.from_numpy(tensors.take(name, shape).rows(0, shape[0]))
+
+    def of_experts(start: str, parts: Sequence[str], weight: Tensor) -> Tensor:
+        """Of all experts in one tensor; parts of one expert below each other."""
+        size = (weight.shape[1] // len(parts), weight.shape[2])
+        experts = (f"{start}mlp.experts.{expert}" for expert in range(len(weight)))
+        return torch.stack(
+            [
+                torch.cat([read(f"{expert}.{part}_proj.weight", size) for part in parts])
+                for expert in experts
+            ]
+        )
 
     weights: dict[str, Tensor] = {}
     for own, weight in layer.state_dict().items():
@@ -189,37 +183,13 @@ def _weights(
             if own.startswith(before):
                 name = after + own.removeprefix(before)
         if name.endswith(_UP):
-            start, half = (
-                name.removesuffix(_UP),
-                torch.Size([weight.shape[1] // 2, weight.shape[2]]),
-            )
-            weights[own] = torch.stack(
-                [
-                    torch.cat(
-                        [
-                            read(f"{start}mlp.experts.{expert}.{part}_proj.weight", half)
-                            for part in ("gate", "up")
-                        ]
-                    )
-                    for expert in range(len(weight))
-                ]
-            )
+            weights[own] = of_experts(name.removesuffix(_UP), ("gate", "up"), weight)
         elif name.endswith(_DOWN):
-            start = name.removesuffix(_DOWN)
-            weights[own] = torch.stack(
-                [
-                    read(f"{start}mlp.experts.{expert}.down_proj.weight", weight.shape[1:])
-                    for expert in range(len(weight))
-                ]
-            )
+            weights[own] = of_experts(name.removesuffix(_DOWN), ("down",), weight)
         else:
             weights[own] = read(name, weight.shape)
-    extra = sorted(found.keys() - used)
-    if extra:
-        raise UnsupportedModel(
-            f"'{folder}' has the tensor '{prefix}{extra[0]:.80}', which is not known in an MTP "
-            f"head; expected those of {type(getattr(layer, 'mtp_block', layer)).__name__}"
-        )
+    block = type(getattr(layer, "mtp_block", layer)).__name__
+    tensors.refuse_others(_SHARED, f"those of {block}")
     return weights
 
 

@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from foresay._core import cpu_level
 from foresay.errors import InputError
+from foresay.models.progress import Progress, silent
 
-__all__ = ["Dtype", "check_device_name", "check_dtype", "check_sizes", "check_threads"]
+__all__ = [
+    "Dtype",
+    "LoadOptions",
+    "Quantise",
+    "check_device_name",
+    "check_dtype",
+    "check_quantise",
+    "check_sizes",
+    "check_threads",
+]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
+Quantise = Literal["q8_0", "q4_0"]
+"""Weights of 8 bits or of 4, with a scale for each block of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is run, see `load.load`.
+
+    Raises: InputError when constructed.
+    """
+
+    dtype: Dtype = "auto"
+    quantize: Quantise | None = None
+    deterministic: bool = True
+    threads: int = 0
+    progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+        check_dtype(self.dtype)
+        if self.quantize is not None:
+            check_quantise(self.quantize)
+            if self.dtype != "auto":
+                raise InputError(
+                    f"quantize is {self.quantize!r} and dtype is {self.dtype!r}; expected one of "
+                    "them"
+                )
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether weights are used as a file stores them, where that can be."""
+        return self.dtype == "auto" and self.quantize is None
 
 
 def check_dtype(name: object) -> None:
@@ -17,9 +60,21 @@ def check_dtype(name: object) -> None:
 
     Raises: InputError.
     """
-    if not isinstance(name, str) or name not in get_args(Dtype):
-        raise InputError(f"dtype is {name!r}; expected {', '.join(get_args(Dtype))}")
+    _check_name("dtype", name, get_args(Dtype))
     cpu_level()
+
+
+def check_quantise(name: object) -> None:
+    """Refuse a format that does not exist.
+
+    Raises: InputError.
+    """
+    _check_name("quantize", name, get_args(Quantise))
+
+
+def _check_name(option: str, name: object, names: tuple[str, ...]) -> None:
+    if not isinstance(name, str) or name not in names:
+        raise InputError(f"{option} is {name!r}; expected {', '.join(names)}")
 
 
 def check_threads(threads: object) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from collections.abc import Sequence
 from functools import cache, partial
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foresay.errors import InputError, UnsupportedModel
@@ -18,7 +18,7 @@ from foresay.models.attention import AttentionPass, running
 from foresay.models.rows import StepRows
 from foresay.models.target import Hidden, Outputs
 
-__all__ = ["forward_pass"]
+__all__ = ["forward_pass", "named_layers"]
 
 
 def forward_pass(
@@ -45,41 +45,17 @@ def forward_pass(
     kind: Any = type(model)
     picks = _picks_rows(kind)
     options: dict[str, Any] = {"logits_to_keep": picked} if picks else {}
-    layers = _LayerInputs(model, hidden) if isinstance(hidden, tuple) else None
-    head = _HeadInput(model) if hidden is True else None
-    with torch.inference_mode(), running(attention), head or layers or nullcontext():
+    noted = _Inputs(_noted(model, hidden))
+    with torch.inference_mode(), running(attention), noted:
         out = model(input_ids=ids[None], position_ids=positions[None], use_cache=False, **options)
     logits: Tensor = out.logits[0] if picks else out.logits[0][picked]
-    if layers is not None:
-        return Outputs(logits[: len(needed)], layers.rows(picked[: len(needed)]))
-    if head is None:
-        return Outputs(logits[: len(needed)])
-    states = head.rows if picks else head.rows[picked]
-    return Outputs(logits[: len(needed)], states[: len(needed)])
-
-
-class _HeadInput:
-    """While the body runs, what this thread gives to the model's output embedding is in `rows`."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._head = model.get_output_embeddings()
-        if self._head is None:
-            raise UnsupportedModel(
-                f"{model.config.model_type} does not name its output embedding, so its last hidden "
-                "states are not known"
-            )
-        self._thread = threading.get_ident()
-        self.rows = torch.empty(0)
-
-    def __enter__(self) -> None:
-        self._hook = self._head.register_forward_pre_hook(self._note)
-
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
-
-    def _note(self, head: object, given: tuple[Tensor, ...]) -> None:
-        if threading.get_ident() == self._thread:
-            self.rows = given[0].reshape(-1, given[0].shape[-1])
+    logits = logits[: len(needed)]
+    if hidden is False:
+        return Outputs(logits)
+    states = torch.cat(noted.rows, 1)
+    if hidden is not True or not picks:  # else the head was given no others
+        states = states[picked]
+    return Outputs(logits, states[: len(needed)])
 
 
 def named_layers(model: PreTrainedModel) -> int:
@@ -87,41 +63,51 @@ def named_layers(model: PreTrainedModel) -> int:
     return len(getattr(model.get_decoder(), "layers", ()))
 
 
-class _LayerInputs:
-    """While the body runs, what this thread gives to some decoder layers is kept."""
-
-    def __init__(self, model: PreTrainedModel, numbers: tuple[int, ...]) -> None:
-        layers = getattr(model.get_decoder(), "layers", None)
-        if layers is None:
+def _noted(model: PreTrainedModel, hidden: Hidden) -> list[nn.Module]:
+    """The modules whose inputs these hidden states are."""
+    if hidden is True:
+        head = model.get_output_embeddings()
+        if head is None:
             raise UnsupportedModel(
-                f"{model.config.model_type} does not name its decoder layers, so what goes into "
-                "them is not known"
+                f"{model.config.model_type} does not name its output embedding, so its last hidden "
+                "states are not known"
             )
-        if not all(0 <= number < len(layers) for number in numbers):
-            raise InputError(
-                f"hidden states of layers {list(numbers)} are asked for; expected 0 to "
-                f"{len(layers) - 1}"
-            )
-        self._layers, self._numbers = layers, numbers
-        self._thread = threading.get_ident()
-        self._found: dict[int, Tensor] = {}
+        return [head]
+    if hidden is False:
+        return []
+    layers = getattr(model.get_decoder(), "layers", None)
+    if layers is None:
+        raise UnsupportedModel(
+            f"{model.config.model_type} does not name its decoder layers, so what goes into them "
+            "is not known"
+        )
+    if not all(0 <= number < len(layers) for number in hidden):
+        raise InputError(
+            f"hidden states of layers {list(hidden)} are asked for; expected 0 to {len(layers) - 1}"
+        )
+    return [layers[number] for number in hidden]
+
+
+class _Inputs:
+    """While the body runs, what this thread gives to these modules is kept in `rows`."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules, self._thread = modules, threading.get_ident()
+        self.rows = [torch.empty(0)] * len(modules)
 
     def __enter__(self) -> None:
         self._hooks = [
-            self._layers[number].register_forward_pre_hook(partial(self._note, number))
-            for number in self._numbers
+            module.register_forward_pre_hook(partial(self._note, at))
+            for at, module in enumerate(self._modules)
         ]
 
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
 
-    def _note(self, number: int, layer: object, given: tuple[Tensor, ...]) -> None:
+    def _note(self, at: int, module: object, given: tuple[Tensor, ...]) -> None:
         if threading.get_ident() == self._thread:
-            self._found[number] = given[0].reshape(-1, given[0].shape[-1])
-
-    def rows(self, picked: Tensor) -> Tensor:
-        return torch.cat([self._found[number][picked] for number in self._numbers], 1)
+            self.rows[at] = given[0].reshape(-1, given[0].shape[-1])
 
 
 @cache

@@ -7,6 +7,7 @@ compared with, and the fallback where there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy as copy_of
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from foresay.models.attention import AttentionPass
 from foresay.models.passes import forward_pass, named_layers
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
-from foresay.models.target import Hidden, Outputs, Part
+from foresay.models.skipping import model_with
+from foresay.models.target import Hidden, Outputs, SequenceInput
 from foresay.models.visibility import Visible
 
 __all__ = ["PlainKv", "PlainTarget"]
@@ -183,6 +185,8 @@ class PlainTarget:
         self.exact: bool | None = None  # nothing is done to make it batch-invariant
         self.version = 0
         self.depth = named_layers(model)
+        self.threads = 1
+        self.identity: str | None = None
         self._names = names
 
     @property
@@ -204,13 +208,20 @@ class PlainTarget:
         ]
         return kv
 
-    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         kvs: list[Any] = [part.kv for part in parts]
         step = PlainStep(kvs, rows, self.kept)
         positions = torch.tensor(np.array(step.positions), device=self.device)
         attention = AttentionPass(step, self.layers, 1)
         return forward_pass(self.model, rows, attention, positions, hidden=hidden)
+
+    def only(self, kept: Sequence[int]) -> PlainTarget:
+        """See `skipping.HasLayers`."""
+        made = copy_of(self)
+        made.kept, made.layers = list(kept), [self.layers[at] for at in kept]
+        made.model = model_with(self.model, len(self.shapes), kept)
+        return made
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in tensors_of(self.model).items()}

@@ -12,12 +12,12 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from foresay import __version__, _core
+from foresay.files import whole_file
 from foresay.machine import usable_processors
 from foresay.models.weights.cache import cache_folder
 
@@ -89,16 +89,10 @@ class Memory:
         text = json.dumps({"key": self._key, "time": time.time(), "value": value})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            for left in self.path.parent.glob(f"{self.path.stem}*.tmp"):
+            for left in self.path.parent.glob(f".{self.path.name}.*.part"):
                 left.unlink(missing_ok=True)
-            descriptor, temporary = tempfile.mkstemp(".tmp", self.path.stem, self.path.parent)
-            try:
-                with open(descriptor, "w", encoding="utf-8") as file:
-                    file.write(text + "\n")
-                os.replace(temporary, self.path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            with whole_file(self.path) as part:
+                part.write_text(text + "\n", encoding="utf-8")
             files = [(path.stat().st_mtime_ns, path) for path in self.path.parent.glob("*.json")]
             for _, path in sorted(files)[:-_FILES]:
                 path.unlink(missing_ok=True)

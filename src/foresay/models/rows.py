@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foresay.arrays import Int32s
 from foresay.errors import InputError
-from foresay.models.target import Part
+from foresay.models.target import SequenceInput
 
 __all__ = ["StepRows"]
 
@@ -33,7 +33,7 @@ class StepRows:
     prefill: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, parts: Sequence[Part]) -> StepRows:
+    def of(cls, parts: Sequence[SequenceInput]) -> StepRows:
         """Raises: InputError for no parts, and for a part made before its text's last step."""
         if not parts:
             raise InputError("the step has no parts; expected at least 1")

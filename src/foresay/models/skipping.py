@@ -9,14 +9,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from foresay.errors import InputError, UnsupportedModel
-from foresay.models.target import Outputs, Part, Target, TextKv
+from foresay.models.target import Hidden, Outputs, SequenceInput, Target, TextKv
 
-__all__ = ["SkippingTarget", "layers_of", "without_others"]
+__all__ = ["HasLayers", "SkippingTarget", "layers_of", "model_with"]
+
+
+@runtime_checkable
+class HasLayers(Protocol):
+    """A target whose layers are known.
+
+    shapes  heads of keys and values, width of a key, width of a value, for each layer
+    """
+
+    shapes: Sequence[tuple[int, int, int]]
+
+    def only(self, kept: Sequence[int]) -> Target:
+        """The same with these layers alone, for texts of the whole; it shares all its weights."""
+        ...
 
 
 def layers_of(target: Target) -> int:
@@ -24,22 +38,16 @@ def layers_of(target: Target) -> int:
 
     Raises: UnsupportedModel for one whose layers are not known.
     """
-    shapes: Any = getattr(target, "shapes", None)
-    if shapes is None or not (hasattr(target, "model") or hasattr(target, "decoder")):
+    return len(_with_layers(target).shapes)
+
+
+def _with_layers(target: Target) -> HasLayers:
+    if not isinstance(target, HasLayers):
         raise UnsupportedModel(
             f"the layers of a {type(target).__name__} are not known; expected a target that "
             "foresay.models.load.load returns"
         )
-    return len(shapes)
-
-
-def without_others(target: Target, kept: Sequence[int]) -> Target:
-    """The target with the layers `kept` alone: a `SkippingTarget`.
-
-    Raises: as its constructor.
-    """
-    made: Any = SkippingTarget(target, kept)
-    return made  # type: ignore[no-any-return]
+    return target
 
 
 def _checked(kept: object, layers: int) -> tuple[int, ...]:
@@ -69,9 +77,11 @@ class SkippingTarget:
         self.kept = _checked(kept, layers_of(target))
         self.vocabulary = target.vocabulary
         self.context = target.context
-        self.threads = int(getattr(target, "threads", 1))
+        self.threads = target.threads
+        self.identity: str | None = None
         self.exact: bool | None = None
-        self._made: Any = _part_of(target, self.kept)
+        self.depth = 0
+        self._made = _with_layers(target).only(self.kept)
         self._of = target.version
 
     @property
@@ -89,11 +99,10 @@ class SkippingTarget:
     def open_filled(self, tokens: int) -> TextKv:
         return self.target.open_filled(tokens)
 
-    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         if self._of != self.target.version:  # layers may have been replaced as a whole
-            self._made, self._of = _part_of(self.target, self.kept), self.target.version
-        found: Outputs = self._made.forward(parts, hidden=hidden)
-        return found
+            self._made, self._of = _with_layers(self.target).only(self.kept), self.target.version
+        return self._made.forward(parts, hidden=hidden)
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """None: the weights are those of the whole target."""
@@ -107,21 +116,11 @@ class SkippingTarget:
         )
 
 
-def _part_of(target: Any, kept: Sequence[int]) -> Any:
-    """A copy of the target that shares everything but its list of layers."""
-    made = copy.copy(target)
-    made.kept = list(kept)
-    if hasattr(target, "decoder"):
-        if not hasattr(target.decoder, "only"):
-            raise UnsupportedModel("the decoder's layers are not known; expected make_decoder's")
-        made.decoder = target.decoder.only(kept)
-        return made
-    made.model = _model_of(target.model, len(target.shapes), kept)
-    made.layers = [target.layers[at] for at in kept]
-    return made
+def model_with(model: Any, layers: int, kept: Sequence[int]) -> Any:
+    """A model of transformers that has so many layers, with the layers `kept` alone.
 
-
-def _model_of(model: nn.Module, layers: int, kept: Sequence[int]) -> nn.Module:
+    Raises: UnsupportedModel for one whose list of layers is not found.
+    """
     lists = [
         path
         for path, module in model.named_modules()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.weights.folder import config_of, tensors_of
-from foresay.models.weights.stored import StoredModel, not_installed
+from foresay.models.weights.gguf_values import decoded
+from foresay.models.weights.settings import Settings
+from foresay.models.weights.stored import StoredModel
 
 __all__ = ["ModelFacts", "Tables", "facts_of", "tables_of"]
 
@@ -45,22 +44,21 @@ def facts_of(model: StoredModel) -> ModelFacts:
 
     Raises: ModelError.
     """
-    config = _text_config(config_of(model.folder))
-    sizes = []
-    for key in ("hidden_size", "vocab_size", "num_hidden_layers"):
-        value = config.get(key)
-        if type(value) is not int or value < 1:
-            raise ModelError(
-                f"'{model.folder}': '{key}' of config.json is {value!r:.60}; expected a whole "
-                "number from 1"
-            )
-        sizes.append(value)
+    config = config_of(model.folder)
+    inner = config.get("text_config")
+    settings = Settings(
+        inner if isinstance(inner, dict) else config,
+        f"'{model.folder}'",
+        "'{}' of config.json",
+    )
+    hidden, vocabulary, layers = (
+        settings.whole(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")
+    )
     tokenizer = model.folder / "tokenizer.json"
     try:
         mark = hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else None
     except OSError as error:
         raise ModelError(f"'{tokenizer}' cannot be read: {error.strerror or error}") from error
-    hidden, vocabulary, layers = sizes
     return ModelFacts(hidden, vocabulary, layers, mark)
 
 
@@ -88,27 +86,8 @@ def tables_of(model: StoredModel) -> Tables:
 
 
 def _of_gguf(model: StoredModel, name: str) -> Tensor:
-    try:
-        from gguf import GGMLQuantizationType
-        from gguf.quants import dequantize
-    except ImportError as error:
-        raise not_installed(error) from error
-    raw, tensor = model.bytes_of(name), model.tensors[name].tensor
-    try:
-        with np.errstate(all="ignore"):
-            values: NDArray[np.float32] = dequantize(
-                np.asarray(raw).reshape(tensor.shape[0], -1), GGMLQuantizationType(tensor.kind)
-            )
-    except NotImplementedError as error:
-        raise UnsupportedModel(
-            f"'{model.gguf}': the tensor '{tensor.name}' is of type {tensor.kind.name}, which "
-            "cannot be decoded"
-        ) from error
+    tensor = model.tensors[name].tensor
+    values = decoded(str(model.gguf), tensor, model.bytes_of(name))
     if not np.isfinite(values).all():
         raise ModelError(f"'{model.gguf}': the tensor '{tensor.name}' holds what is no number")
     return torch.from_numpy(values.reshape(tensor.shape)).bfloat16()
-
-
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = config.get("text_config")
-    return inner if isinstance(inner, dict) else config

@@ -4,8 +4,14 @@ A step is one forward pass over the rows of many texts at once: pieces of prompt
 tokens (decode), and draft trees. Each text has a `TextKv`, its keys and values. The attention mask
 of a row follows from its text and its tree; its position is its place in the text, never in memory.
 
-`cpu/target.py` is the target on processors, `plain.py` the readable twin in pure torch, for any
-device. `load_transformers.py` makes and checks both.
+Each device has a folder, which `load.py` and `load_transformers.py` name in a table; what it adds
+is known there alone. `cpu/target.py` and `cpu/stored_target.py` are the targets on processors,
+`plain.py` is the readable twin in pure torch, for any device. What targets share knows no device:
+
+    rows         the rows of a step          passes      a forward pass of transformers' modules
+    attention    the function they call      visibility  which tokens a layer attends to
+    checks       is a model run exactly?     invariance  are a row's bits always the same?
+    replacing    of weights, by name         skipping    of layers
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from foresay.arrays import Int32s, as_ints, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError
 
-__all__ = ["Hidden", "Outputs", "Part", "Target", "TextKv", "check_target"]
+__all__ = ["Hidden", "Outputs", "SequenceInput", "Target", "TextKv", "check_target"]
 
 Hidden: TypeAlias = bool | tuple[int, ...]
 """Which hidden states of each row: none, the last, or what goes into these decoder layers, side by
@@ -70,9 +76,10 @@ class Target(Protocol):
     context     tokens that a text may have
     exact       whether it was found batch-invariant on this machine: a row's logits have the same
                 bits whatever else is in the step; None: not tested
-    version     how often the weights were replaced; a text's keys and values belong to one version
     depth       decoder layers whose input `forward` can give as hidden states; 0: it gives the last
                 hidden states only
+    threads     that the core uses for it
+    identity    a text that names its weights and all that its steps' times depend on; None: unknown
 
     Mutates: only the texts given to `forward`, and the weights by `replace_weights`. Valid until:
     for ever. Raises: see the methods. GIL: released during long work.
@@ -81,8 +88,14 @@ class Target(Protocol):
     vocabulary: int
     context: int
     exact: bool | None
-    version: int
     depth: int
+    threads: int
+    identity: str | None
+
+    @property
+    def version(self) -> int:
+        """How often the weights were replaced; a text's keys and values belong to one version."""
+        ...
 
     @property
     def bytes_per_token(self) -> int:
@@ -97,10 +110,10 @@ class Target(Protocol):
         """As if so many tokens were stored; what is stored is made up, for timing."""
         ...
 
-    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         """One pass over the rows of all parts: their logits, and hidden states if asked.
 
-        Mutates: the parts' texts have new rows that `Part.keep` stores or the next step forgets.
+        Mutates: the texts have new rows that `SequenceInput.keep` stores or the next step forgets.
         Valid until: for ever. Raises: InputError for no parts, a text that is there twice, or a
         part made before its text's last step, or layers from `depth` on. GIL: released.
         """
@@ -150,7 +163,7 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class SequenceInput:
     """One text's share of a step. `of` makes one.
 
     kv              what is stored of the text
@@ -185,7 +198,7 @@ class Part:
         needs_logits: bool = True,
         prefill: int = 0,
         prefill_logits: int = 0,
-    ) -> Part:
+    ) -> SequenceInput:
         """A text's share of a step of `target`.
 
         Valid until: the kv's next step. Raises: InputError for no tokens, tokens outside the
@@ -204,9 +217,9 @@ class Part:
         text, context = kv.length + len(tokens), target.context
         if text > context:
             raise InputError(f"the text has {text} tokens; expected at most {context}, the context")
-        if text + len(draft) > context and text + _depth(draft) > context:
+        if text + len(draft) > context and text + max(draft.depths) > context:
             raise InputError(
-                f"the draft reaches {text + _depth(draft)} tokens; expected at most {context}"
+                f"the draft reaches {text + max(draft.depths)} tokens; expected at most {context}"
             )
         if type(prefill) is not int or not 0 <= prefill <= len(tokens):
             raise InputError(f"prefill is {prefill!r}; expected 0 to the part's {len(tokens)}")
@@ -244,11 +257,3 @@ def _is_path(nodes: Int32s, parents: Int32s) -> bool:
     if not (nodes.min() >= 0 and nodes.max() < len(parents)):
         return False
     return parents[nodes[0]] == -1 and np.array_equal(parents[nodes[1:]], nodes[:-1])
-
-
-def _depth(draft: Draft) -> int:
-    """Tokens of the longest path."""
-    depths: list[int] = []
-    for parent in draft.parents.tolist():
-        depths.append(1 + (depths[parent] if parent >= 0 else 0))
-    return max(depths, default=0)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,34 +15,13 @@ from foresay.errors import InputError, ModelError
 from foresay.models.ends import ends_by_text
 from foresay.models.tokenizer_file import FileTokenizer
 
+if TYPE_CHECKING:
+    from foresay.models.tokenizer_auto import TransformersTokenizer
+
 __all__ = ["ChatMessage", "Tokenizer"]
 
 ChatMessage = Mapping[str, Any]
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-
-
-class _Inner(Protocol):
-    """What does the work: a tokenizer.json alone, or transformers."""
-
-    kind: str
-    special: dict[str, str]
-    template: str | None
-
-    @property
-    def chats(self) -> bool: ...
-
-    @property
-    def end(self) -> int | None: ...
-
-    def added(self) -> list[tuple[int, str, bool]]: ...
-
-    def encode(self, text: str, *, special: bool) -> list[int]: ...
-
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str: ...
-
-    def decode(self, tokens: list[int], *, special: bool) -> str: ...
-
-    def piece(self, token: int) -> str | None: ...
 
 
 class Tokenizer:
@@ -117,7 +96,7 @@ class Tokenizer:
         }
 
 
-def _made(folder: Path) -> _Inner:
+def _made(folder: Path) -> FileTokenizer | TransformersTokenizer:
     found = FileTokenizer.of(folder)
     if found is not None:
         return found

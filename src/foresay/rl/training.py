@@ -23,9 +23,9 @@ from foresay.counts import acceptance, tokens_per_step
 from foresay.errors import InputError
 from foresay.rl import dapo
 from foresay.rl.mismatch import difference
+from foresay.rl.padding import Example, Padded, padded
 from foresay.rl.rollouts import Rollout, Rollouts
 from foresay.rl.steplog import StepRecord, few_of
-from foresay.rl.warm_start import Example, Padded, padded
 from foresay.sampling.params import SamplingParams
 
 __all__ = ["Problem", "RlSettings", "TrainingStep", "fingerprint", "train"]

@@ -1,13 +1,13 @@
 """Which token comes next, exactly.
 
 params      SamplingParams
-ask         Ask, AskBatch: a request's input to one verification
+verification  VerificationInput, VerificationBatch: a request's input to one verification
 noise       the keyed noise, its specification
 processors  logits to scores and probabilities, one row at a time
 reference   rules match and rejection, one request at a time
 acceptance  both rules over packed batches, in torch and the core; the noise also in Triton
 logprobs    log probabilities of what was committed
-theory      expected tokens per step, speed-up, bounds
+signals     how uncertain a distribution is of a token
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Stream
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.verification import VerificationBatch, VerificationInput
 
 if TYPE_CHECKING:
     from foresay.sampling.acceptance.match import match
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from foresay.sampling.logprobs import Logprobs, logprobs_of
 
 __all__ = [
-    "Ask",
-    "AskBatch",
     "Logprobs",
     "SamplingParams",
     "Stream",
+    "VerificationBatch",
+    "VerificationInput",
     "Verified",
     "logprobs_of",
     "match",

@@ -23,8 +23,8 @@ from foresay.sampling.acceptance import processors
 from foresay.sampling.acceptance.inputs import checked, known_kernel, readable, threads_of
 from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.acceptance.verdicts import Verified
-from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Doubles
+from foresay.sampling.verification import VerificationBatch, VerificationInput
 from foresay.verdict import TopK
 
 __all__ = ["Logprobs", "TokenLogprob", "likeliest", "logprobs_of", "topk_of"]
@@ -66,7 +66,7 @@ def logprobs_of(
     verified: Verified,
     drafts: Sequence[Draft],
     logits: Tensor,
-    asks: Sequence[Ask],
+    inputs: Sequence[VerificationInput],
     top: int = 0,
     *,
     kernel: Kernel | None = None,
@@ -75,17 +75,17 @@ def logprobs_of(
 
     Raises: InputError for a `top` that the vocabulary does not have, and as the rules do.
     """
-    drafts, logits, asks = checked(drafts, logits, asks)
+    drafts, logits, inputs = checked(drafts, logits, inputs)
     rows = Rows.of(drafts)
     if not 0 <= top <= logits.shape[1]:
         raise InputError(f"top is {top}; expected 0 to the vocabulary's {logits.shape[1]}")
     if _by(kernel, logits) == "core":
-        return _in_the_core(verified, rows, logits, asks, top)
+        return _in_the_core(verified, rows, logits, inputs, top)
     chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]
     raw = torch.log_softmax(
         logits[torch.as_tensor(verified.rows, device=logits.device)].double(), dim=-1
     )
-    given = processors.scores(logits, rows, asks, verified.rows)
+    given = processors.scores(logits, rows, inputs, verified.rows)
     shares = (
         processors.unnormalised_softmax(given, given.values.amax(dim=-1))
         if len(verified.rows)
@@ -102,7 +102,7 @@ def logprobs_of(
 
 
 def _in_the_core(
-    verified: Verified, rows: Rows, logits: Tensor, asks: AskBatch, top: int
+    verified: Verified, rows: Rows, logits: Tensor, inputs: VerificationBatch, top: int
 ) -> Logprobs:
     which, tokens = verified.rows, verified.verdicts.tokens
     raw, top_tokens, top_raw = _core.token_logprobs(
@@ -113,12 +113,12 @@ def _in_the_core(
         top=top,
         threads=threads_of(0),
     )
-    if asks.processed:
-        given = processors.scores(logits, rows, asks, which)
+    if inputs.processed:
+        given = processors.scores(logits, rows, inputs, which)
         values, temperatures = given.values, given.temperatures.numpy()
         places = other = np.arange(len(which))
     else:
-        values, temperatures = logits, asks.temperatures[rows.request[which]]
+        values, temperatures = logits, inputs.temperatures[rows.request[which]]
         places, other = which, np.flatnonzero(temperatures != 1)  # divided by 1, both are the same
     processed = raw.copy()
     if len(other):

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from foresay.arrays import Floats, IntsLike
 from foresay.errors import InputError, LogitsError
-from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Doubles
+from foresay.sampling.verification import VerificationInput
 
 __all__ = ["RowStatus", "parts", "probabilities", "scores"]
 
@@ -44,11 +44,11 @@ class RowStatus(IntEnum):
         return f"the logits for position {position} {what}"
 
 
-def scores(logits: Floats, ask: Ask, path: IntsLike = ()) -> Floats:
+def scores(logits: Floats, request: VerificationInput, path: IntsLike = ()) -> Floats:
     """The processed logits after the drafted `path`, without noise. Forbidden tokens have -inf."""
-    _check_row(logits, ask, path)
+    _check_row(logits, request, path)
     row = logits.astype(np.float32)
-    params, answer = ask.params, np.concatenate([ask.output, path]).astype(np.int64)
+    params, answer = request.params, np.concatenate([request.output, path]).astype(np.int64)
     with np.errstate(over="ignore"):  # a sum too large for float32 is found below
         for token, bias in params.logit_bias.items():
             if token >= len(row):
@@ -57,13 +57,13 @@ def scores(logits: Floats, ask: Ask, path: IntsLike = ()) -> Floats:
                 )
             row[token] += np.float32(bias)
         if params.penalised:
-            _penalise(row, ask, answer)
+            _penalise(row, request, answer)
         if len(answer) < params.min_tokens:
-            row[[token for token in ask.stops if token < len(row)]] = -np.inf
+            row[[token for token in request.stops if token < len(row)]] = -np.inf
         if not params.greedy:
             for processor in params.processor_order:
                 _APPLY[processor](row, getattr(params, processor))
-    _check_row(row, ask, path)
+    _check_row(row, request, path)
     return row
 
 
@@ -82,9 +82,9 @@ def parts(vocabulary: int) -> float:
     return 2.0 ** (62 - max(10, (vocabulary - 1).bit_length()))
 
 
-def _penalise(row: Floats, ask: Ask, answer: NDArray[np.int64]) -> None:
-    params = ask.params
-    seen = np.unique(np.concatenate([np.asarray(ask.prompt, np.int64), answer]))
+def _penalise(row: Floats, request: VerificationInput, answer: NDArray[np.int64]) -> None:
+    params = request.params
+    seen = np.unique(np.concatenate([np.asarray(request.prompt, np.int64), answer]))
     if len(seen) and seen[-1] >= len(row):
         raise InputError(f"the text has token {seen[-1]}; the vocabulary has {len(row)} tokens")
     penalty = np.float32(params.repetition_penalty)
@@ -126,7 +126,7 @@ _APPLY: dict[str, Callable[[Floats, Any], None]] = {
 }
 
 
-def _check_row(row: Floats, ask: Ask, path: IntsLike) -> None:
+def _check_row(row: Floats, request: VerificationInput, path: IntsLike) -> None:
     status = RowStatus.GOOD
     if np.isnan(row).any():
         status = RowStatus.NAN
@@ -135,4 +135,4 @@ def _check_row(row: Floats, ask: Ask, path: IntsLike) -> None:
     elif (row == -np.inf).all():
         status = RowStatus.EMPTY
     if status != RowStatus.GOOD:
-        raise LogitsError(status.sentence(ask.position + len(path)))
+        raise LogitsError(status.sentence(request.position + len(path)))

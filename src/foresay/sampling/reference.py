@@ -25,9 +25,9 @@ import numpy as np
 from foresay.arrays import Floats
 from foresay.draft import Draft
 from foresay.errors import InputError, LogitsError
-from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Stream, gumbel, uniform
 from foresay.sampling.processors import probabilities, scores
+from foresay.sampling.verification import VerificationInput
 from foresay.verdict import Verdict
 
 __all__ = ["Coins", "follow_match", "follow_rejection", "match", "rejection", "residual", "without"]
@@ -51,28 +51,30 @@ class Coins(Protocol[M]):
         ...
 
 
-def match(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
+def match(draft: Draft, logits: Floats, request: VerificationInput) -> Verdict:
     """Rule match. `logits` has n + 1 rows: after the text so far, and after each node."""
     _check(draft, logits)
 
     def choose(node: int) -> int:
         path = path_to(draft, node)
-        row = scores(logits[node + 1], ask, draft.tokens[path]).astype(np.float64)
-        if not ask.params.greedy:
-            row += gumbel(ask.seed, ask.position + len(path), range(len(row)), Stream.TARGET)
+        row = scores(logits[node + 1], request, draft.tokens[path]).astype(np.float64)
+        if not request.params.greedy:
+            row += gumbel(
+                request.seed, request.position + len(path), range(len(row)), Stream.TARGET
+            )
         return int(np.argmax(row))
 
     path, tokens = follow_match(draft.tokens.tolist(), draft.parents.tolist(), choose)
-    return _verdict(path, tokens, ask)
+    return _verdict(path, tokens, request)
 
 
-def rejection(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
+def rejection(draft: Draft, logits: Floats, request: VerificationInput) -> Verdict:
     """Rule rejection. `draft.probs` says what each token was sampled from; None: it was chosen."""
     _check(draft, logits)
 
     def probs(node: int) -> Probs[float]:
-        row = scores(logits[node + 1], ask, draft.tokens[path_to(draft, node)])
-        return list(map(float, probabilities(row, ask.params.greedy)))
+        row = scores(logits[node + 1], request, draft.tokens[path_to(draft, node)])
+        return list(map(float, probabilities(row, request.params.greedy)))
 
     def draft_probs(node: int) -> Probs[float] | None:
         if draft.probs is None:
@@ -84,10 +86,10 @@ def rejection(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
             )
         return list(map(float, weights / weights.sum()))
 
-    coins = _KeyedCoins(ask.seed)
+    coins = _KeyedCoins(request.seed)
     tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
-    path, emitted = follow_rejection(tokens, parents, probs, draft_probs, coins, ask.position)
-    return _verdict(path, emitted, ask)
+    path, emitted = follow_rejection(tokens, parents, probs, draft_probs, coins, request.position)
+    return _verdict(path, emitted, request)
 
 
 def follow_match(
@@ -193,10 +195,10 @@ def _children(parents: Sequence[int], node: int) -> list[int]:
     return [child for child, parent in enumerate(parents) if parent == node]
 
 
-def _verdict(path: list[int], tokens: list[int], ask: Ask) -> Verdict:
+def _verdict(path: list[int], tokens: list[int], request: VerificationInput) -> Verdict:
     """The verdict, cut where the answer ends: at the first stop token, or at max_tokens."""
-    ends = [i + 1 for i, token in enumerate(tokens) if token in ask.stops]
-    length = min([len(tokens), ask.room, *ends])
+    ends = [i + 1 for i, token in enumerate(tokens) if token in request.stops]
+    length = min([len(tokens), request.room, *ends])
     return Verdict(path[: length - 1], tokens[:length])
 
 

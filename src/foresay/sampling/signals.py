@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from foresay.arrays import FloatsLike, IntsLike, as_tokens
 from foresay.errors import InputError
-from foresay.sampling.theory import TOLERANCE
 
 __all__ = [
     "Signals",
@@ -44,6 +43,8 @@ Doubles: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[Any]  # floats, [n, vocabulary] or [vocabulary]
 Unit: TypeAlias = Literal["nats", "bits"]
 
+TOLERANCE = 1e-4
+"""How far chances may miss the sum 1: room for rows of float32, none for logits or bfloat16."""
 _NATS = {"nats": 1.0, "bits": float(np.log(2))}
 
 

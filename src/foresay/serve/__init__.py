@@ -5,13 +5,14 @@ address        where it listens, with which certificate, checked before a model 
 keys           API keys and their tenants
 admission      ASGI middleware: API keys, open requests, headers, access log
 wire           HTTP on a connection, parsed strictly
+schema         the JSON bodies of requests and answers
 parse          JSON bodies, parsed strictly
 validate       parsed bodies as prompts and sampling parameters
 words          the text of single tokens, and other requests to the tokenizer
 driver         the one thread that drives the engine
 request_state  one request of the engine, as the server knows it
 updates        what the engine's thread sends to the event loop, and when
-stream         the pieces of one client's answers
+stream         the chunks of one client's answers
 steps          the last steps, for each tenant its own share
 answer         OpenAI's shapes: whole answers, chunks, usage, errors
 events         server-sent events: pings, slow readers, lost clients

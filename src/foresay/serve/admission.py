@@ -113,7 +113,6 @@ class AdmissionMiddleware:
             watch.end()
             if watch.status >= 400:
                 self._refused(watch.status)
-            watch.log()
 
     def _tenant(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """The tenant of a request."""
@@ -148,7 +147,6 @@ class _Watch:
         self._send = send
         self._begin = perf_counter()
         self.status = 0
-        self._lost: str | None = None
         self.headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -168,34 +166,27 @@ class _Watch:
         await self._send(message)
 
     def end(self) -> None:
-        """Log 499 for a client that left before the end, whatever status was sent."""
-        if self.status == _LEFT:
-            self._lost = "client left"
-        elif self._stream is not None and self._stream.lost is not None:
-            self.status, self._lost = _LEFT, self._stream.lost
-
-    @property
-    def _stream(self) -> AnswerStream | None:
-        found: AnswerStream | None = self._scope["state"].get("stream")
-        return found
-
-    def log(self) -> None:
-        """Write one line to the log, without any text of the prompt or the answer."""
+        """Write one line to the log, without any text of the prompt or the answer; with 499 for a
+        client that left before the end, whatever status was sent."""
+        state = self._scope["state"]
+        stream: AnswerStream | None = state.get("stream")
+        lost = "client left" if self.status == _LEFT else stream and stream.lost
+        if lost:
+            self.status = _LEFT
         facts: dict[str, Any] = {
             "method": self._scope.get("method", "WEBSOCKET"),
             "path": self._scope["path"][:200],
             "status": self.status,
             "seconds": round(perf_counter() - self._begin, 4),
-            "tenant": self._scope["state"].get("tenant"),
+            "tenant": state.get("tenant"),
             "request_id": self.name,
         }
         shown = "%(method)s %(path)s %(status)s %(seconds)s s"
-        stream = self._stream
         if stream is not None:
             facts |= {"prompt_tokens": stream.asked, "completion_tokens": stream.written}
             shown += " %(prompt_tokens)d + %(completion_tokens)d tokens"
-        if self._lost is not None:
-            facts["lost"] = self._lost
+        if lost:
+            facts["lost"] = lost
             shown += " %(lost)s"
         shown = (shown + " %(request_id)s") % {**facts, "path": ascii(facts["path"])[1:-1]}
         _log.info("%s", shown, extra={"facts": facts})

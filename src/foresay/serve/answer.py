@@ -9,13 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from foresay import __version__
-from foresay.engine.text import AnswerText
+from foresay.engine.answers import Chunk
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.logprobs import TokenLogprob
+from foresay.serve import schema
 from foresay.serve.limits import Refused
-from foresay.serve.stream import Piece, split
+from foresay.serve.stream import split
 from foresay.serve.validate import GenerationRequest
 from foresay.serve.words import Words
 
@@ -36,20 +39,13 @@ def event(value: object) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
-def error_body(refused: Refused) -> dict[str, Any]:
+def error_body(refused: Refused) -> schema.Error:
     """The body of an error."""
-    said = str(refused).encode("utf-8", "backslashreplace").decode()
-    return {
-        "error": {
-            "message": said,
-            "type": refused.kind,
-            "param": refused.param,
-            "code": refused.code,
-        }
-    }
+    message = str(refused).encode("utf-8", "backslashreplace").decode()
+    return schema.Error(schema.ErrorFacts(message, refused.kind, refused.param, refused.code))
 
 
-def as_refused(piece: Piece) -> Refused:
+def as_refused(piece: Chunk) -> Refused:
     """The error of an answer that failed or was cancelled."""
     error: ForesayError | None = piece.error
     if isinstance(error, Refused):
@@ -70,52 +66,51 @@ class Shape:
     def __init__(self, generation: GenerationRequest, words: Words, model: str) -> None:
         self._generation = generation
         self._words = words
-        kind = "chat.completion" if generation.chat else "text_completion"
-        chunk = ".chunk" if generation.chat and generation.stream else ""
         self._head: dict[str, Any] = {
             "id": f"{'chatcmpl' if generation.chat else 'cmpl'}-{secrets.token_hex(12)}",
-            "object": kind + chunk,
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": f"foresay-{__version__}",
         }
         self._tokens = [0] * generation.answers
         self._shared = [0] * generation.answers
-        self._read: dict[int, AnswerText] = {}  # answers, up to the tokens that were listed
+        # Answers, up to the tokens that were listed.
+        self._read: dict[int, IncrementalDetokenizer] = {}
         self._begun = [False] * generation.answers
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[Chunk]) -> schema.CompletionAnswer | schema.ChatAnswer:
         """The body of an answer that is not streamed, from one piece for each choice.
 
         Raises: Refused if one has failed.
         """
-        choices = []
+        generation, choices = self._generation, list[Any]()
         for piece in sorted(pieces, key=lambda p: p.index):
             if piece.finish_reason not in ("stop", "length"):
                 raise as_refused(piece)
-            choice = self._choice(piece)
-            if self._generation.details:
-                choice["foresay"] = _details(piece)
+            choice: Any = self._choice(piece)
+            if generation.details:
+                choice.foresay = _details(piece)
             choices.append(choice)
-        body = {**self._head, "choices": choices, "usage": self._usage()}
-        if self._generation.token_ids and self._generation.chat:
-            body["prompt_token_ids"] = self._generation.prompts[0].tolist()
-        return body
+        usage = self._usage()
+        if not generation.chat:
+            return schema.CompletionAnswer(**self._head, choices=choices, usage=usage)
+        answer = schema.ChatAnswer(**self._head, choices=choices, usage=usage)
+        if generation.token_ids:
+            answer.prompt_token_ids = generation.prompts[0].tolist()
+        return answer
 
-    def events(self, piece: Piece) -> bytes:
+    def events(self, piece: Chunk) -> bytes:
         """A piece as server-sent events."""
         generation = self._generation
         if piece.finish_reason in ("cancelled", "error"):
             return event(error_body(as_refused(piece)))
         events = b""
         for part in split(piece) if generation.by_token else [piece]:
-            chunk = {**self._head, "choices": [self._choice(part)]}
-            if generation.usage_always:
-                chunk["usage"] = self._usage()
-            elif generation.usage:
-                chunk["usage"] = None
+            chunk = self._chunk([self._choice(part)])
+            if generation.usage or generation.usage_always:
+                chunk.usage = self._usage() if generation.usage_always else None
             if generation.details:
-                chunk["foresay"] = _details(part)
+                chunk.foresay = _details(part)
             events += event(chunk)
         return events
 
@@ -123,47 +118,45 @@ class Shape:
         """The last events of a stream."""
         if not self._generation.usage:
             return DONE
-        return event({**self._head, "choices": [], "usage": self._usage()}) + DONE
+        chunk = self._chunk([])
+        chunk.usage = self._usage()
+        return event(chunk) + DONE
 
-    def _choice(self, piece: Piece) -> dict[str, Any]:
+    def _chunk(self, choices: list[Any]) -> schema.CompletionChunk | schema.ChatChunk:
+        if self._generation.chat:
+            return schema.ChatChunk(**self._head, choices=choices)
+        return schema.CompletionChunk(**self._head, choices=choices)
+
+    def _choice(self, piece: Chunk) -> schema.Choice:
         generation, at = self._generation, piece.index
         if generation.unwanted:
             piece = replace(piece, text="", token_ids=[], logprobs=piece.logprobs and [])
         first, self._begun[at] = not self._begun[at], True
         self._tokens[at] += len(piece.token_ids)
         self._shared[at] = piece.shared_tokens
-        choice: dict[str, Any] = {"index": at, "finish_reason": piece.finish_reason}
-        if generation.chat:
-            said: dict[str, Any] = {"content": piece.text}
-            if first:
-                said["role"] = "assistant"
-            choice["delta" if generation.stream else "message"] = said
-            choice["logprobs"] = self._chat_logprobs(piece)
-        else:
-            echo = first and generation.texts is not None
-            prompt = (
-                generation.texts[at // generation.params.n] if echo and generation.texts else ""
-            )
-            choice["text"] = prompt + piece.text
-            choice["logprobs"] = self._logprobs(piece)
+        head: dict[str, Any] = {"index": at, "finish_reason": piece.finish_reason}
         if generation.token_ids:
-            choice["token_ids"] = piece.token_ids
-            if first and not generation.chat:
-                choice["prompt_token_ids"] = generation.prompts[at // generation.params.n].tolist()
-        return choice
+            head["token_ids"] = piece.token_ids
+        if generation.chat:
+            head["logprobs"] = self._chat_logprobs(piece)
+            if not generation.stream:
+                return schema.ChatChoice(**head, message=schema.Message(piece.text, "assistant"))
+            delta = schema.Delta(piece.text, "assistant" if first else UNSET)
+            return schema.ChatChunkChoice(**head, delta=delta)
+        prompt = at // generation.params.n
+        echoed = generation.texts[prompt] if first and generation.texts is not None else ""
+        if generation.token_ids and first:
+            head["prompt_token_ids"] = generation.prompts[prompt].tolist()
+        kind = schema.CompletionChunkChoice if generation.stream else schema.CompletionChoice
+        return kind(**head, text=echoed + piece.text, logprobs=self._logprobs(piece))
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> schema.Usage:
         generation = self._generation
         prompts, answers = sum(map(len, generation.prompts)), sum(self._tokens)
-        return {
-            "prompt_tokens": prompts,
-            "completion_tokens": answers,
-            "total_tokens": prompts + answers,
-            # Each prompt counts once, for any number of answers.
-            "prompt_tokens_details": {"cached_tokens": sum(self._shared[:: generation.params.n])},
-        }
+        cached = sum(self._shared[:: generation.params.n])
+        return schema.Usage(prompts, answers, prompts + answers, schema.PromptDetails(cached))
 
-    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+    def _logprobs(self, piece: Chunk) -> schema.Logprobs | None:
         """In the shape of completions: the prompt's tokens first, if they are echoed."""
         if piece.logprobs is None:
             return None
@@ -181,12 +174,12 @@ class Shape:
         read = self._read[piece.index]
         offsets += [begin + place for place in _places(read, tokens)]
         listed += zip(tokens, piece.logprobs, strict=True)
-        return {
-            "tokens": [self._words.of(token) for token, _ in listed],
-            "token_logprobs": [None if p is None else _finite(p.logprob) for _, p in listed],
-            "top_logprobs": [None if p is None else self._top(p) for _, p in listed],
-            "text_offset": offsets,
-        }
+        return schema.Logprobs(
+            [self._words.of(token) for token, _ in listed],
+            [None if p is None else _finite(p.logprob) for _, p in listed],
+            [None if p is None else self._top(p) for _, p in listed],
+            offsets,
+        )
 
     def _top(self, found: TokenLogprob) -> dict[str, float]:
         """The likeliest tokens by text, and the token itself; the likelier one of equal texts."""
@@ -195,35 +188,25 @@ class Shape:
             top.setdefault(self._words.of(token), _finite(value))
         return top
 
-    def _chat_logprobs(self, piece: Piece) -> dict[str, Any] | None:
+    def _chat_logprobs(self, piece: Chunk) -> schema.ChatLogprobs | None:
         if piece.logprobs is None:
             return None
-        return {"content": [self._chat_logprob(found) for found in piece.logprobs], "refusal": None}
+        return schema.ChatLogprobs([self._chat_logprob(found) for found in piece.logprobs], None)
 
-    def _chat_logprob(self, found: TokenLogprob) -> dict[str, Any]:
-        top = [self._chat_token(token, value) for token, value in found.top.items()]
-        return {**self._chat_token(found.token, found.logprob), "top_logprobs": top}
+    def _chat_logprob(self, found: TokenLogprob) -> schema.ChatLogprob:
+        top = [schema.ChatToken(*self._chat_token(*one)) for one in found.top.items()]
+        return schema.ChatLogprob(*self._chat_token(found.token, found.logprob), top)
 
-    def _chat_token(self, token: int, value: float) -> dict[str, Any]:
-        words = self._words
-        return {
-            "token": words.of(token),
-            "logprob": _finite(value),
-            "bytes": words.bytes_of(token),
-        }
+    def _chat_token(self, token: int, value: float) -> tuple[str, float, list[int] | None]:
+        return self._words.of(token), _finite(value), self._words.bytes_of(token)
 
 
-def _details(piece: Piece) -> dict[str, Any]:
-    return {
-        "words": piece.words,
-        "sources": piece.sources,
-        "drafted": piece.drafted,
-        "accepted": piece.accepted,
-        "step_seconds": round(piece.seconds, 6),
-    }
+def _details(piece: Chunk) -> schema.Details:
+    words, sources, seconds = piece.words or [], piece.sources or [], round(piece.seconds, 6)
+    return schema.Details(words, sources, piece.drafted, piece.accepted, seconds)
 
 
-def _places(text: AnswerText, tokens: Sequence[int]) -> list[int]:
+def _places(text: IncrementalDetokenizer, tokens: Sequence[int]) -> list[int]:
     """Where each token begins in the text that they continue. This is not a sum of their lengths:
     special tokens are not in the text, and one character may have several tokens.
     """

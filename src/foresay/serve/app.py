@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -21,10 +22,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from foresay import __version__
+from foresay.abilities import abilities_of
 from foresay.drafter import SOURCE_NAMES, Drafter
+from foresay.engine.answers import Chunk
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
+from foresay.serve import schema
 from foresay.serve.admission import refusal
 from foresay.serve.answer import Shape, encoded
 from foresay.serve.driver import Driver
@@ -32,13 +36,13 @@ from foresay.serve.edge.connection import EdgeRoute
 from foresay.serve.events import Events, shaped, unless_gone
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.metrics import Metrics
+from foresay.serve.metrics import Metrics, memory_of
 from foresay.serve.openapi import openapi
-from foresay.serve.parse import Chat, Completion, Detokenize, Tokenize, parse_body
+from foresay.serve.parse import parse_body
 from foresay.serve.shield import Shield
 from foresay.serve.steps import Ended, StepReport, Steps
-from foresay.serve.stream import AnswerStream, Piece
-from foresay.serve.validate import GenerationRequest, Validator, messages_of
+from foresay.serve.stream import AnswerStream
+from foresay.serve.validate import GenerationRequest, Validator
 from foresay.serve.words import Words
 
 __all__ = ["Routes"]
@@ -69,9 +73,9 @@ class Routes:
     ) -> None:
         self.name = name
         self.steps = Steps()
-        self.driver = Driver(llm, drafter, limits, self._seen)
+        self._memory, self._by_tenant = memory_of(drafter), abilities_of(drafter).tenants
+        self.driver = Driver(llm, self._memory, limits, self._seen)
         self._llm = llm
-        self._drafter = drafter
         self._limits = limits
         self._shield = shield
         self._validator = Validator(llm, limits)
@@ -115,10 +119,10 @@ class Routes:
             Route("/detokenize", self._on_detokenize, methods=["POST"]),
             Route("/tokenizer_info", self._on_tokenizer_info),
             Route("/health", self._on_health),
-            Route("/live", self._on_live),
-            Route("/version", self._on_version),
+            Route("/live", _json(schema.Status("ok")), methods=["GET"]),
+            Route("/version", _json(schema.Version(__version__)), methods=["GET"]),
             Route("/metrics", self._on_numbers),
-            Route("/openapi.json", self._on_openapi),
+            Route("/openapi.json", _json(openapi()), methods=["GET"]),
             Route("/", self._on_welcome),
         ]
         if PAGE.is_dir():
@@ -126,7 +130,7 @@ class Routes:
             routes.append(Mount("/page", StaticFiles(directory=PAGE)))
         handlers: dict[Any, Any] = {
             Refused: _refused,
-            InputError: _input,
+            InputError: _refused,
             HTTPException: _http,
             ClientDisconnect: _gone,
             Exception: _failed,
@@ -145,10 +149,10 @@ class Routes:
         self.metrics.note(step, ended)
 
     async def _on_completions(self, request: Request) -> Response:
-        return await self._answered(request, Completion, self._validator.completion)
+        return await self._answered(request, schema.Completion, self._validator.completion)
 
     async def _on_chat(self, request: Request) -> Response:
-        return await self._answered(request, Chat, self._validator.chat)
+        return await self._answered(request, schema.Chat, self._validator.chat)
 
     async def _answered(
         self, request: Request, kind: type[A], validate: Callable[[A], GenerationRequest]
@@ -181,21 +185,20 @@ class Routes:
         return _sent(await shaped(lambda pieces: encoded(shape.whole(pieces)), pieces))
 
     async def _on_models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._model()]})
+        return _json(schema.Models([self._model()]))
 
     async def _on_model(self, request: Request) -> Response:
         self._check_model(request.path_params["model"])
         return _json(self._model())
 
     async def _on_tokenize(self, request: Request) -> Response:
-        return _sent(await self._read(request, Tokenize, self._tokenized))
+        return _sent(await self._read(request, schema.Tokenize, self._tokenized))
 
     async def _on_detokenize(self, request: Request) -> Response:
-        text = await self._read(request, Detokenize, lambda sent: self._words.decode(sent.tokens))
-        return _json({"prompt": text})
+        return _json(await self._read(request, schema.Detokenize, self._detokenized))
 
     async def _on_tokenizer_info(self, request: Request) -> Response:
-        return _json({**self._words.about(), "max_model_len": self._validator.context})
+        return _json(self._words.about(self._validator.context))
 
     async def _on_health(self, request: Request) -> Response:
         if self.driver.draining:
@@ -209,16 +212,7 @@ class Routes:
                 f"{self.driver.waited:.0f} s; expected one within {self._limits.stuck_seconds:g} s",
                 code="stuck",
             )
-        return _json({"status": "ok"})
-
-    async def _on_live(self, request: Request) -> Response:
-        return _json({"status": "ok"})
-
-    async def _on_version(self, request: Request) -> Response:
-        return _json({"version": __version__})
-
-    async def _on_openapi(self, request: Request) -> Response:
-        return _json(openapi())
+        return _json(schema.Status("ok"))
 
     async def _on_welcome(self, request: Request) -> Response:
         """The web page, with its other files at /page/; a line of text without it."""
@@ -248,49 +242,37 @@ class Routes:
         if self._shield.hide:
             raise Refused(403, "this server hides acceptance statistics")
         tenant = request.state.tenant
-        now = await self.driver.call(partial(_load, tenant=tenant))
+        running, waiting = await self.driver.call(partial(_load, tenant=tenant))
         held = await self._in_thread(tenant, self._held_by, tenant)
-        whose = "everybody" if tenant is None else "tenant"
-        seen = self.steps.seen_by(tenant)
-        return _json({**seen, **now, "drafter_bytes": held, "requests_of": whose})
+        whose: Any = "everybody" if tenant is None else "tenant"
+        return _json(schema.Stats(*self.steps.seen_by(tenant), running, waiting, held, whose))
 
     def _held_by(self, tenant: str | None) -> int | None:
         """Bytes that the drafter holds for one tenant; None if unknown."""
-        by_tenant = getattr(self._drafter, "bytes_of", None)
-        if by_tenant is not None:
-            return int(by_tenant(tenant))
-        used = int if self._drafter is None else getattr(self._drafter, "bytes_used", None)
-        return None if self._several or used is None else int(used())
+        if self._by_tenant is not None:
+            return self._by_tenant.bytes_of(tenant)
+        return None if self._several or self._memory is None else self._memory()
 
-    def _tokenized(self, sent: Tokenize) -> bytes:
+    def _tokenized(self, sent: schema.Tokenize) -> bytes:
         if (sent.prompt is None) == (sent.messages is None):
             raise Refused(
                 400,
                 "prompt and messages are both given or both absent; expected one",
                 param="prompt",
             )
-        tokens = self._tokens(sent)
-        body = {"tokens": tokens, "count": len(tokens), "max_model_len": self._validator.context}
-        if sent.return_token_strs:
-            body["token_strs"] = [self._words.of(token) for token in tokens]
-        return encoded(body)
+        if sent.messages is None:
+            special = sent.add_special_tokens is not False
+            tokens = self._words.encode(sent.prompt or "", special=special)
+        else:
+            tokens = self._validator.conversation(sent.messages).tolist()
+        words = [self._words.of(token) for token in tokens] if sent.return_token_strs else UNSET
+        return encoded(schema.Tokens(tokens, len(tokens), self._validator.context, words))
 
-    def _tokens(self, sent: Tokenize) -> list[int]:
-        if sent.messages is not None:
-            tokens: list[int] = self._llm.tokenizer.chat(
-                messages_of(sent.messages, self._validator.developer, self._validator.roles)
-            ).tolist()
-            return tokens
-        return self._words.encode(sent.prompt or "", special=sent.add_special_tokens is not False)
+    def _detokenized(self, sent: schema.Detokenize) -> schema.Text:
+        return schema.Text(self._words.decode(sent.tokens))
 
-    def _model(self) -> dict[str, Any]:
-        return {
-            "id": self.name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "foresay",
-            "max_model_len": self._validator.context,
-        }
+    def _model(self) -> schema.Model:
+        return schema.Model(self.name, self._created, "foresay", self._validator.context)
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, "", self.name):
@@ -310,7 +292,11 @@ class Routes:
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length[:20]) > self._limits.body:
             raise self._limits.body_refused()
-        body = await self._within_time(self._body(request))
+        seconds = self._limits.body_seconds
+        try:
+            body = await asyncio.wait_for(self._body(request), seconds)
+        except asyncio.TimeoutError:
+            raise Refused(408, f"the body did not arrive within {seconds:g} s") from None
 
         def validated() -> T:
             sent = parse_body(body, kind)
@@ -327,30 +313,22 @@ class Routes:
                 raise self._limits.body_refused()
         return bytes(body)
 
-    async def _within_time(self, work: Awaitable[T]) -> T:
-        try:
-            return await asyncio.wait_for(work, self._limits.body_seconds)
-        except asyncio.TimeoutError:
-            raise Refused(
-                408, f"the body did not arrive within {self._limits.body_seconds:g} s"
-            ) from None
-
     async def _in_thread(self, tenant: str | None, work: Callable[..., T], *values: Any) -> T:
         async with self._turns[tenant]:
             return await asyncio.get_running_loop().run_in_executor(self._readers, work, *values)
 
 
-async def _all_of(stream: AnswerStream) -> list[Piece]:
-    pieces: list[Piece] = []
+async def _all_of(stream: AnswerStream) -> list[Chunk]:
+    pieces: list[Chunk] = []
     while not stream.ended or stream.waiting:
         pieces += await stream.take()
     return pieces
 
 
-def _load(engine: Engine, tenant: str | None) -> dict[str, int]:
-    """How many of a tenant's requests run and wait."""
-    queues = {"running": engine.scheduler.running, "waiting": engine.scheduler.waiting}
-    return {name: sum(r.tenant == tenant for r in queue) for name, queue in queues.items()}
+def _load(engine: Engine, tenant: str | None) -> list[int]:
+    """How many of a tenant's requests run, and how many wait."""
+    queues = engine.scheduler.running, engine.scheduler.waiting
+    return [sum(request.tenant == tenant for request in queue) for queue in queues]
 
 
 def _json(value: object) -> Response:
@@ -362,12 +340,7 @@ def _sent(body: bytes) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return refusal(error)
-
-
-async def _input(request: Request, error: Exception) -> Response:
-    return refusal(Refused(400, str(error)))
+    return refusal(error if isinstance(error, Refused) else Refused(400, str(error)))
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -13,26 +13,23 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
 
-from foresay.drafter import Drafter
+from foresay.engine.answers import Chunk
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.engine.request import PHASES, FinishReason, Request
-from foresay.engine.samples import add_samples
-from foresay.engine.text import AnswerText
+from foresay.engine.samples import add_answers
 from foresay.errors import ForesayError, InputError
-from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.serve.edge.waiting import Waits
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
 from foresay.serve.request_state import RequestState
 from foresay.serve.steps import Ended, Share, StepReport
-from foresay.serve.stream import AnswerStream, Piece
-from foresay.serve.updates import StepUpdate, UpdateBuffer, resolve
+from foresay.serve.stream import AnswerStream
+from foresay.serve.updates import StepUpdate, UpdateBuffer
 from foresay.serve.validate import GenerationRequest
 
 __all__ = ["Driver"]
@@ -46,17 +43,19 @@ class Driver:
     """The engine in a thread of its own.
 
     llm      its engine belongs to the driver from `start` on
-    drafter  the engine's, for its memory
+    memory   tells the bytes that the drafter holds; None: unknown
     limits   how much may be under way; may be replaced, for later requests
     seen     called in the event loop with every step, and with answers that have ended
 
     Raises: nothing when constructed.
     """
 
-    def __init__(self, llm: LLM, drafter: Drafter[Any] | None, limits: Limits, seen: Seen) -> None:
+    def __init__(
+        self, llm: LLM, memory: Callable[[], int] | None, limits: Limits, seen: Seen
+    ) -> None:
         self._llm = llm
         self._engine = llm.engine
-        self._drafter = drafter
+        self._memory = memory
         self.limits = limits
         self._seen = seen
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -73,7 +72,7 @@ class Driver:
         self._streams: set[AnswerStream] = set()
         self.draining = False
         self.started = self._moved = perf_counter()
-        self._gauges = measured(self._engine, drafter)
+        self._gauges = measured(self._engine, memory)
 
     # In the event loop.
 
@@ -152,18 +151,16 @@ class Driver:
         answer: asyncio.Future[T] = loop.create_future()
 
         def run() -> None:
-            value: Any = None
-            failure: BaseException | None = None
             try:
                 if self._stopped:
-                    raise Refused(503, "the server has stopped", code="stopped")
-                value = function(self._engine)
+                    raise stopped
+                self._post(_answer, answer, function(self._engine))
             except Exception as error:
-                failure = error
-            self._post(resolve, answer, value, failure)
+                self._post(_answer, answer, None, error)
 
+        stopped = Refused(503, "the server has stopped", code="stopped")
         if not self.alive:
-            raise Refused(503, "the server has stopped", code="stopped")
+            raise stopped
         self._inbox.put(run)
         return await answer
 
@@ -265,26 +262,20 @@ class Driver:
         self, engine: Engine, generation: GenerationRequest, stream: AnswerStream, wait: str | None
     ) -> None:
         """Add all requests of a generation request, or none."""
-        params, tokenizer = generation.params, self._llm.tokenizer
-        seed = new_seed() if params.seed is None else params.seed
         requests: list[Request] = []
         try:
             for prompt in generation.prompts:
-                requests += add_samples(
+                requests += add_answers(
                     engine,
+                    self._llm.tokenizer,
                     prompt,
-                    params,
-                    seeds=[seed_of_sample(seed, sample) for sample in range(params.n)],
-                    stops=() if params.ignore_eos else tokenizer.ends,
+                    generation.params,
                     tenant=stream.tenant,
-                    text=partial(
-                        AnswerText, tokenizer.decode, params.stop_texts, params.min_tokens
-                    ),
                     prompt_logprobs=generation.prompt_logprobs,
                 )
             for index, request in enumerate(requests):
                 self._states[request] = RequestState(
-                    stream, index, generation, request, tokenizer.decode
+                    stream, index, generation, request, self._llm.tokenizer.decode
                 )
                 if wait is not None:  # here, before a step: its first draft is waited for, too
                     self._waits.watch(stream, request, wait)
@@ -316,7 +307,7 @@ class Driver:
         if self._blocked:
             return
         step = self._accounted(changed, start)
-        pieces: list[tuple[AnswerStream, Piece]] = []
+        pieces: list[tuple[AnswerStream, Chunk]] = []
         ended: list[Ended] = []
         first = any(request.stats.steps == 1 for request in changed)
         for request in changed:
@@ -324,32 +315,32 @@ class Driver:
             if state is None:
                 continue
             if request.finished or state.generation.stream:
-                pieces.append((state.stream, self._piece(state, seconds)))
+                pieces.append((state.stream, self._chunk(state, seconds)))
             if request.finished:
                 ended.append(self._ended(state))
         self._send(pieces, step, ended, first=first)
 
     def _send(
         self,
-        pieces: list[tuple[AnswerStream, Piece]],
+        pieces: list[tuple[AnswerStream, Chunk]],
         step: StepReport | None,
         ended: list[Ended],
         *,
         first: bool = False,
     ) -> None:
-        update = StepUpdate(pieces, step, ended, measured(self._engine, self._drafter))
+        update = StepUpdate(pieces, step, ended, measured(self._engine, self._memory))
         if due := self._buffer.add(update, first=first):
             self._post(self._deliver, due)
 
-    def _piece(self, state: RequestState, seconds: float) -> Piece:
+    def _chunk(self, state: RequestState, seconds: float) -> Chunk:
         """The next piece of an answer; if it cannot be made, the answer has failed."""
         try:
-            return state.piece(seconds)
+            return state.chunk(seconds)
         except Exception:
             _log.exception("the next piece of an answer failed, and the answer ends")
             self._engine.cancel(state.request)
             failure = ForesayError("the next piece of the answer failed; see the server's log")
-            return Piece(state.index, "", [], finish_reason="error", error=failure)
+            return Chunk(state.answer.index, "", [], finish_reason="error", error=failure)
 
     def _victims(self) -> list[RequestState]:
         """The requests of a failed step, and those that it had ended; if none ran, the first that
@@ -364,11 +355,11 @@ class Driver:
         self, states: list[RequestState], reason: FinishReason, error: ForesayError | None = None
     ) -> None:
         """End answers that the engine has not ended."""
-        pieces: list[tuple[AnswerStream, Piece]] = []
+        pieces: list[tuple[AnswerStream, Chunk]] = []
         ended: list[Ended] = []
         for state in states:
             self._engine.cancel(state.request)
-            piece = Piece(state.index, "", [], finish_reason=reason, error=error)
+            piece = Chunk(state.answer.index, "", [], finish_reason=reason, error=error)
             pieces.append((state.stream, piece))
             ended.append(self._ended(state))
         if pieces:
@@ -382,16 +373,23 @@ class Driver:
 
     def _accounted(self, changed: list[Request], start: float) -> StepReport:
         """What the step did: the change of the requests' statistics."""
-        preemptions, spent = 0, dict[str | None, dict[str, float]]()
+        preemptions, gaps, shares = 0, list[float](), dict[str | None, Share]()
         for request in {*self._engine.scheduler.running, *changed}:
-            if request in self._states:
-                own = spent.setdefault(request.tenant, dict.fromkeys(PHASES, 0.0))
-                preemptions += self._states[request].account(own, start)
-        gaps, shares = list[float](), dict[str | None, Share]()
-        for request in changed:
-            if request in self._states:
-                own = spent[request.tenant]
-                share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
-                gaps += self._states[request].count(share)
-        total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
-        return StepReport(start - self.started, total, shares, gaps, preemptions)
+            if (state := self._states.get(request)) is not None:
+                share = shares.setdefault(request.tenant, Share(steps=1))
+                gaps += state.account(share, start)
+                preemptions += state.preemptions()
+        seconds = {
+            phase: sum(share.seconds[phase] for share in shares.values()) for phase in PHASES
+        }
+        tenants = {request.tenant for request in changed if request in self._states}
+        told = {tenant: share for tenant, share in shares.items() if tenant in tenants}
+        return StepReport(start - self.started, seconds, told, gaps, preemptions)
+
+
+def _answer(answer: asyncio.Future[Any], value: Any, failure: Exception | None = None) -> None:
+    """Answer a caller who waits in the event loop, unless it was cancelled."""
+    if not answer.done() and failure is not None:
+        answer.set_exception(failure)
+    elif not answer.done():
+        answer.set_result(value)

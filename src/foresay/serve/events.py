@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from foresay.engine.answers import Chunk
 from foresay.serve.answer import Shape
 from foresay.serve.driver import Driver
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
-from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.stream import AnswerStream
 
 __all__ = ["Events", "shaped", "unless_gone"]
 
@@ -29,20 +31,18 @@ _HEADERS = [
 _log = logging.getLogger("foresay.serve")
 
 
+@dataclass(frozen=True, slots=True)
 class Events:
     """A streaming response. It ends if the client leaves or does not read.
 
     Mutates: the stream; cancels its requests in the engine.
     """
 
-    def __init__(
-        self, driver: Driver, stream: AnswerStream, shape: Shape, limits: Limits, shield: Shield
-    ) -> None:
-        self._driver = driver
-        self._stream = stream
-        self._shape = shape
-        self._limits = limits
-        self._shield = shield
+    _driver: Driver
+    _stream: AnswerStream
+    _shape: Shape
+    _limits: Limits
+    _shield: Shield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tasks = [
@@ -77,11 +77,11 @@ class Events:
             await _body(send, shield.padded(events or PING), more=True)
         await _body(send, shield.padded(self._shape.tail()), more=False)
 
-    def _events(self, pieces: list[Piece]) -> bytes:
+    def _events(self, pieces: list[Chunk]) -> bytes:
         return b"".join(map(self._shape.events, pieces))
 
 
-async def shaped(shape: Callable[[list[Piece]], bytes], pieces: list[Piece]) -> bytes:
+async def shaped(shape: Callable[[list[Chunk]], bytes], pieces: list[Chunk]) -> bytes:
     """The result of a function of pieces; in a thread if it takes long, for the event loop's sake.
 
     Raises: what the function raises.

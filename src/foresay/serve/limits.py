@@ -47,59 +47,33 @@ _KINDS = {
 class Limits:
     """All limits of a server.
 
-    head              bytes of the request line and the headers
-    head_seconds      for the head to arrive, from its first byte
-    body              bytes of a request's body
-    body_seconds      for the body to arrive
-    prompts           prompts in one request
-    n                 answers to one prompt
-    stops             stop strings and stop tokens
-    stop_bytes        of one stop string
-    logprobs          likeliest tokens per token
-    prompt_logprobs   log probabilities of prompt tokens in one request, those of the likeliest
-                      tokens included
-    biases            entries of logit_bias
-    messages          of one conversation
-    connections       HTTP requests that may be open at a time, of all routes
-    queue             answers that may wait, beyond those that the engine runs
-    tenant_answers    answers that one tenant may have under way; None: no own limit
-    stream_pieces     pieces of an answer that wait for a slow reader before it is cut off
-    ping_seconds      of silence on a stream until a comment is sent
-    drain_seconds     that running answers have after the signal to stop
-    retry_seconds     in the Retry-After header of refused requests
-    draft_seconds     that an answer waits for an edge client's draft, at most
-    edge_seconds      that an edge stream survives without a connection
-    edge_streams      edge streams that have ended and can still be resumed
-    edge_window       drafted tokens of an edge stream that may be in flight
-    stuck_seconds     without a step, while answers are under way, until /health fails
-
     Raises: InputError when constructed.
     """
 
-    head: int = 64 << 10
-    head_seconds: float = 10.0
-    body: int = 4 << 20
-    body_seconds: float = 30.0
-    prompts: int = 256
-    n: int = 8
-    stops: int = 16
-    stop_bytes: int = 256
-    logprobs: int = 20
-    prompt_logprobs: int = 1 << 20
-    biases: int = 1024
-    messages: int = 1024
-    connections: int = 1024
-    queue: int = 1024
-    tenant_answers: int | None = None
-    stream_pieces: int = 1024
-    ping_seconds: float = 15.0
-    drain_seconds: float = 30.0
-    retry_seconds: int = 1
-    draft_seconds: float = 0.5
-    edge_seconds: float = 60.0
-    edge_streams: int = 1024
-    edge_window: int = 256
-    stuck_seconds: float = 120.0
+    head: int = 64 << 10  # bytes of the request line and the headers
+    head_seconds: float = 10.0  # for the head to arrive, from its first byte
+    body: int = 4 << 20  # bytes of a request's body
+    body_seconds: float = 30.0  # for the body to arrive
+    prompts: int = 256  # prompts in one request
+    n: int = 8  # answers to one prompt
+    stops: int = 16  # stop strings and stop tokens
+    stop_bytes: int = 256  # of one stop string
+    logprobs: int = 20  # likeliest tokens per token
+    prompt_logprobs: int = 1 << 20  # in one request, those of the likeliest tokens included
+    biases: int = 1024  # entries of logit_bias
+    messages: int = 1024  # of one conversation
+    connections: int = 1024  # HTTP requests that may be open at a time, of all routes
+    queue: int = 1024  # answers that may wait, beyond those that the engine runs
+    tenant_answers: int | None = None  # under way, of one tenant; None: no own limit
+    stream_pieces: int = 1024  # that wait for a slow reader before it is cut off
+    ping_seconds: float = 15.0  # of silence on a stream until a comment is sent
+    drain_seconds: float = 30.0  # that running answers have after the signal to stop
+    retry_seconds: int = 1  # in the Retry-After header of refused requests
+    draft_seconds: float = 0.5  # that an answer waits for an edge client's draft, at most
+    edge_seconds: float = 60.0  # that an edge stream survives without a connection
+    edge_streams: int = 1024  # edge streams that have ended and can still be resumed
+    edge_window: int = 256  # drafted tokens of an edge stream that may be in flight
+    stuck_seconds: float = 120.0  # without a step, while answers are under way, until /health fails
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -27,7 +27,7 @@ from foresay.serve.address import Address, listening
 from foresay.serve.app import Routes
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
-from foresay.serve.metrics import Metrics
+from foresay.serve.steps import Share, Steps
 from foresay.serve.wire import Wire
 
 __all__ = ["Server"]
@@ -107,7 +107,7 @@ class Server(uvicorn.Server):
         driver.start()
         aside = [
             asyncio.ensure_future(self._sweep()),
-            asyncio.ensure_future(_report(self._routes.metrics)),
+            asyncio.ensure_future(_report(self._routes.steps)),
         ]
         try:
             await self.serve(sockets=[self._socket])
@@ -186,17 +186,18 @@ class Server(uvicorn.Server):
                 one.transport.close()
 
 
-async def _report(metrics: Metrics) -> None:
+async def _report(steps: Steps) -> None:
     """Log a line about acceptance now and then, in the words of vLLM's log."""
-    before = (0, 0, 0, [0] * len(metrics.per_position()))
+    before = Share()
     while True:
         await asyncio.sleep(_REPORT)
-        total = metrics.total
-        now = (total.drafts, total.drafted, total.accepted, metrics.per_position())
-        drafts, drafted, accepted = (now[i] - before[i] for i in range(3))  # type: ignore[operator]
+        now = Share()
+        now.merge(steps.total)
+        drafts, drafted = now.drafts - before.drafts, now.drafted - before.drafted
+        accepted = now.accepted - before.accepted
         if drafts:
-            depths = [(b - a) / drafts for a, b in zip(before[3], now[3], strict=True)]
-            shown = ", ".join(f"{share:.3f}" for share in depths[:8] if share)
+            by_length = {n: times - before.lengths.get(n, 0) for n, times in now.lengths.items()}
+            depths = (sum(t for n, t in by_length.items() if n > at) / drafts for at in range(8))
             _log.info(
                 "SpecDecoding metrics: Mean acceptance length: %.2f, Accepted throughput: %.2f "
                 "tokens/s, Drafted throughput: %.2f tokens/s, Accepted: %d tokens, Drafted: %d "
@@ -206,7 +207,7 @@ async def _report(metrics: Metrics) -> None:
                 drafted / _REPORT,
                 accepted,
                 drafted,
-                shown or "0",
+                ", ".join(f"{share:.3f}" for share in depths if share) or "0",
                 100 * accepted / max(drafted, 1),
             )
         before = now

@@ -11,9 +11,13 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from foresay.errors import InputError
-from foresay.serve.stream import AnswerStream, Piece, merged
+from foresay.serve.stream import AnswerStream, merged
+
+if TYPE_CHECKING:
+    from foresay.engine.answers import Chunk
 
 __all__ = ["Shield"]
 
@@ -59,7 +63,7 @@ class Shield:
         filler = -(len(body) + 4) % self.pad
         return body + b": " + secrets.token_hex(filler // 2 + 1)[:filler].encode() + b"\n\n"
 
-    async def take(self, stream: AnswerStream, seconds: float, begun: float) -> list[Piece]:
+    async def take(self, stream: AnswerStream, seconds: float, begun: float) -> list[Chunk]:
         """The pieces of the next write; none if no piece came within `seconds`, or by the time of
         the write. `begun`: when the stream began.
         """
@@ -72,7 +76,7 @@ class Shield:
             return merged(await stream.take(0.0)) if stream.waiting else []
         if not self.coalesce:
             return await stream.take(seconds)
-        found: list[Piece] = []
+        found: list[Chunk] = []
         end = monotonic() + seconds  # of all: a longer silence would make proxies close it
         while sum(len(p.token_ids) for p in found) < self.coalesce:
             more = await stream.take(max(end - monotonic(), 0.0))

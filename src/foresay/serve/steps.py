@@ -4,12 +4,12 @@ tenant would tell something about its texts.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from foresay.counts import tokens_per_step
+from foresay.serve.schema import StepOfTenant, Totals
 
 __all__ = ["Ended", "Share", "StepReport", "Steps"]
 
@@ -22,9 +22,8 @@ class Share:
 
     answers   that got tokens, counted once per step
     drafts    of those, that had drafted tokens to verify
-    rows      rows of logits: one per answer, and one per drafted token
     lengths   how many answers had so many tokens accepted, by that number
-    seconds   by phase: a step's time is divided equally among its requests
+    seconds   of a step by phase: its time is divided equally among its requests
     """
 
     steps: int = 0
@@ -33,12 +32,8 @@ class Share:
     drafted: int = 0
     accepted: int = 0
     tokens: int = 0
-    lengths: dict[int, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> int:
-        return self.answers + self.drafted
+    lengths: Counter[int] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, drafted: int, accepted: int, tokens: int) -> None:
         """Count what a step did for one answer."""
@@ -47,7 +42,7 @@ class Share:
         self.drafted += drafted
         self.accepted += accepted
         self.tokens += tokens
-        self.lengths[accepted] = self.lengths.get(accepted, 0) + 1
+        self.lengths[accepted] += 1
 
     def merge(self, other: Share) -> None:
         """Count another share in."""
@@ -57,10 +52,16 @@ class Share:
         self.drafted += other.drafted
         self.accepted += other.accepted
         self.tokens += other.tokens
-        for length, count in other.lengths.items():
-            self.lengths[length] = self.lengths.get(length, 0) + count
-        for phase, spent in other.seconds.items():
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+        self.lengths.update(other.lengths)
+
+    def shown(self, start: float) -> StepOfTenant:
+        """For the time line, of a step that began at `start`. Its rows of logits: one per answer,
+        and one per drafted token."""
+        seconds = {phase: round(spent, 6) for phase, spent in self.seconds.items()}
+        rows = self.answers + self.drafted
+        return StepOfTenant(
+            round(start, 6), seconds, self.answers, rows, self.drafted, self.accepted, self.tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Steps:
     def __init__(self) -> None:
         self._line: deque[StepReport] = deque(maxlen=_LINE)
         self._sums: dict[str | None, Share] = {}
+        self.total = Share()
+        """Of all tenants."""
 
     def note(self, step: StepReport) -> None:
         """Remember a step.
@@ -124,34 +127,22 @@ class Steps:
         self._line.append(step)
         for tenant, share in step.shares.items():
             self._sums.setdefault(tenant, Share()).merge(share)
+            self.total.merge(share)
 
-    def seen_by(self, tenant: str | None) -> dict[str, Any]:
+    def seen_by(self, tenant: str | None) -> tuple[Totals, list[StepOfTenant]]:
         """What a tenant may see: the sums and the time line of its own requests.
 
         Valid until: the next step.
         """
         total = self._sums.get(tenant, Share())
-        line = [(step, step.shares[tenant]) for step in self._line if tenant in step.shares]
-        return {
-            "totals": {
-                "steps": total.steps,
-                "answers_in_steps": total.answers,
-                "drafted": total.drafted,
-                "accepted": total.accepted,
-                "tokens": total.tokens,
-                "tokens_per_step": tokens_per_step(total.tokens, total.answers),
-                "accepted_lengths": {str(k): v for k, v in sorted(total.lengths.items())},
-            },
-            "timeline": [
-                {
-                    "start": round(step.start, 6),
-                    "seconds": {name: round(s, 6) for name, s in share.seconds.items()},
-                    "answers": share.answers,
-                    "rows": share.rows,
-                    "drafted": share.drafted,
-                    "accepted": share.accepted,
-                    "tokens": share.tokens,
-                }
-                for step, share in line
-            ],
-        }
+        totals = Totals(
+            total.steps,
+            total.answers,
+            total.drafted,
+            total.accepted,
+            total.tokens,
+            tokens_per_step(total.tokens, total.answers),
+            {str(length): times for length, times in sorted(total.lengths.items())},
+        )
+        line = [(step.start, step.shares[tenant]) for step in self._line if tenant in step.shares]
+        return totals, [share.shown(start) for start, share in line]

@@ -3,52 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from foresay.drafter import Source
-from foresay.errors import ForesayError
+if TYPE_CHECKING:  # it imports torch, which takes seconds
+    from foresay.engine.answers import Chunk
 
-if TYPE_CHECKING:  # they import torch, which takes seconds
-    from foresay.engine.request import FinishReason
-    from foresay.sampling.logprobs import TokenLogprob
-
-__all__ = ["AnswerStream", "Piece", "merged", "split"]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one step added to one answer.
-
-    index            which of the client's answers
-    words            the text of each token, if requested; together they are `text`
-    sources          where each token was drafted from
-    prompt_tokens    of the prompt; `shared_tokens` of them came from the prefix cache
-    prompt_logprobs  of the prompt's tokens, in the answer's first piece, if requested
-    drafted, accepted, seconds   of the step, or of all steps where the answer comes in one piece
-    kv_length        tokens of prompt and answer in the KV cache after the step; 0: it has none
-    finish_reason    in the last piece
-    error            why the answer failed, in the last piece, if it did
-    """
-
-    index: int
-    text: str
-    token_ids: list[int]
-    words: list[str] | None = None
-    logprobs: list[TokenLogprob] | None = None
-    sources: list[Source] | None = None
-    prompt_tokens: int = 0
-    shared_tokens: int = 0
-    prompt_logprobs: list[TokenLogprob | None] | None = None
-    drafted: int = 0
-    accepted: int = 0
-    seconds: float = 0.0
-    kv_length: int = 0
-    finish_reason: FinishReason | None = None
-    error: ForesayError | None = None
+__all__ = ["AnswerStream", "merged", "split"]
 
 
 class AnswerStream:
@@ -64,7 +26,7 @@ class AnswerStream:
         self.left = answers
         self.overflow = asyncio.Event()
         self._most = most
-        self._pieces: deque[Piece] = deque()
+        self._pieces: list[Chunk] = []
         self._reader: asyncio.Future[None] | None = None
         self.cancelled = False
         self.held_back = False
@@ -88,7 +50,7 @@ class AnswerStream:
         """Pieces that wait for the reader."""
         return len(self._pieces)
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: Chunk) -> None:
         """Add a piece."""
         self._pieces.append(piece)
         self.left -= piece.finish_reason is not None
@@ -96,17 +58,15 @@ class AnswerStream:
         if self._most is not None and len(self._pieces) > self._most and not self.held_back:
             self.overflow.set()
 
-    async def take(self, seconds: float | None = None, most: int | None = None) -> list[Piece]:
-        """The pieces that wait, at most `most`, or the next one. Empty after `seconds` without a
-        piece, or if the stream has ended.
+    async def take(self, seconds: float | None = None) -> list[Chunk]:
+        """The pieces that wait, or the next one. Empty after `seconds` without a piece, or if the
+        stream has ended.
 
         Mutates: the stream, which loses them.
         """
         if not self._pieces and not self.ended:
             await self._piece(seconds)
-        taken = list(islice(self._pieces, most))
-        for _ in taken:
-            self._pieces.popleft()
+        taken, self._pieces = self._pieces, []
         return taken
 
     async def _piece(self, seconds: float | None) -> None:
@@ -122,54 +82,47 @@ class AnswerStream:
                 timer.cancel()
 
 
-def split(piece: Piece) -> list[Piece]:
+def split(piece: Chunk) -> list[Chunk]:
     """A piece as one per token; the step's numbers go to the first."""
-    if len(piece.token_ids) < 2 or piece.words is None:
+    last = len(piece.token_ids) - 1
+    if last < 1 or piece.words is None:
         return [piece]
     pieces = []
-    for at, (token, word) in enumerate(zip(piece.token_ids, piece.words, strict=True)):
-        last, one = at == len(piece.token_ids) - 1, slice(at, at + 1)
-        pieces.append(
-            replace(
-                piece,
-                text=word,
-                token_ids=[token],
-                words=[word],
-                logprobs=None if piece.logprobs is None else piece.logprobs[one],
-                sources=None if piece.sources is None else piece.sources[one],
-                prompt_logprobs=piece.prompt_logprobs if at == 0 else None,
-                drafted=piece.drafted if at == 0 else 0,
-                accepted=piece.accepted if at == 0 else 0,
-                seconds=piece.seconds if at == 0 else 0.0,
-                finish_reason=piece.finish_reason if last else None,
-                error=piece.error if last else None,
-            )
-        )
+    for at, word in enumerate(piece.words):
+        lists = {name: value and value[at : at + 1] for name, value in _lists_of(piece).items()}
+        ends: dict[str, Any] = {} if at == last else {"finish_reason": None, "error": None}
+        if at:
+            ends |= {"prompt_logprobs": None, "drafted": 0, "accepted": 0, "seconds": 0.0}
+        pieces.append(replace(piece, text=word, **lists, **ends))
     return pieces
 
 
-def merged(pieces: Sequence[Piece]) -> list[Piece]:
+def merged(pieces: Sequence[Chunk]) -> list[Chunk]:
     """Merge the pieces of each answer into one."""
-    found: dict[int, Piece] = {}
+    found: dict[int, Chunk] = {}
     for new in pieces:
         old = found.get(new.index)
         found[new.index] = new if old is None else _joined(old, new)
     return list(found.values())
 
 
-def _joined(old: Piece, new: Piece) -> Piece:
+def _joined(old: Chunk, new: Chunk) -> Chunk:
+    lists, more = _lists_of(old), _lists_of(new)
+    both: dict[str, Any] = {k: v if v is None else v + (more[k] or []) for k, v in lists.items()}
     return replace(
         new,
         text=old.text + new.text,
-        token_ids=old.token_ids + new.token_ids,
-        words=None if old.words is None else old.words + (new.words or []),
-        logprobs=None if old.logprobs is None else old.logprobs + (new.logprobs or []),
-        sources=None if old.sources is None else old.sources + (new.sources or []),
+        **both,
         prompt_logprobs=old.prompt_logprobs,
         drafted=old.drafted + new.drafted,
         accepted=old.accepted + new.accepted,
         seconds=old.seconds + new.seconds,
     )
+
+
+def _lists_of(piece: Chunk) -> dict[str, Any]:
+    """What a piece has for each of its tokens."""
+    return {name: getattr(piece, name) for name in ("token_ids", "words", "logprobs", "sources")}
 
 
 def _release(reader: asyncio.Future[None] | None) -> None:

@@ -6,16 +6,14 @@ wait. So with many streams, the updates of several steps are sent together.
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from foresay.engine.answers import Chunk
 from foresay.serve.steps import Ended, StepReport
-from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.stream import AnswerStream
 
-__all__ = ["StepUpdate", "UpdateBuffer", "resolve"]
-
-T = TypeVar("T")
+__all__ = ["StepUpdate", "UpdateBuffer"]
 
 _MANY = 8  # pieces
 _PAUSE = 0.04  # seconds: short enough for smooth streaming
@@ -24,7 +22,7 @@ _PAUSE = 0.04  # seconds: short enough for smooth streaming
 class StepUpdate(NamedTuple):
     """The result of one step; or of answers that ended without a step."""
 
-    pieces: list[tuple[AnswerStream, Piece]]
+    pieces: list[tuple[AnswerStream, Chunk]]
     step: StepReport | None
     ended: list[Ended]
     gauges: dict[str, float]
@@ -48,13 +46,3 @@ class UpdateBuffer:
             return []
         due, self._waiting, self._sent = self._waiting, [], now
         return due
-
-
-def resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:
-    """Answer a caller who waits in the event loop."""
-    if answer.done():
-        return  # the caller was cancelled
-    if failure is not None:
-        answer.set_exception(failure)
-    else:
-        answer.set_result(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from foresay.arrays import MAX_TOKEN, Int32s, as_tokens
@@ -13,13 +13,17 @@ from foresay.engine.pages import PAGE
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.parse import Chat, ChatMessage, Completion, Sampling
+from foresay.serve.schema import Chat, ChatMessage, Completion, Sampling
 
 __all__ = ["ROLES", "GenerationRequest", "Most", "Validator", "messages_of"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """The roles that chat templates have in common."""
 
+_AS_SENT = (
+    *("temperature", "top_p", "min_p", "processor_order", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens"),
+)
 _DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
 _COMPARED = re.compile(r"""role['"\]\s]*==\s*['"](\w+)['"]""")  # in a template
 
@@ -53,14 +57,10 @@ class GenerationRequest:
     by_token: bool = False
     token_ids: bool = False
     details: bool = False
-    answers: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "answers", len(self.prompts) * self.params.n)
 
     @property
-    def echo(self) -> bool:
-        return self.texts is not None
+    def answers(self) -> int:
+        return len(self.prompts) * self.params.n
 
 
 class Validator:
@@ -126,8 +126,7 @@ class Validator:
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        messages = messages_of(body.messages, self.developer, self.roles)
-        prompt = _checked(self._llm.tokenizer.chat, messages, "messages")
+        prompt = self.conversation(body.messages)
         most = _most(body, 1) or Most("the rest of the context", max(self.context - len(prompt), 1))
         logprobs = (top or 0) if body.logprobs else None
         params = self._params(body, [prompt], most, logprobs)
@@ -138,14 +137,22 @@ class Validator:
 
         Raises: Refused.
         """
-        self._check_room([prompt], Most("max_tokens", params.max_tokens), "prompt")
-        limits = self._limits
-        limits.check_most("stop", len(params.stop), limits.stops, "entries")
-        for text in params.stop_texts:
-            size = len(text.encode())
-            limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
-        limits.check_most("logit_bias", len(params.logit_bias), limits.biases, "entries")
+        self.check_size(len(prompt), Most("max_tokens", params.max_tokens), "prompt")
+        self._check_stops("stop", len(params.stop), params.stop_texts)
+        biases = self._limits.biases
+        self._limits.check_most("logit_bias", len(params.logit_bias), biases, "entries")
         return GenerationRequest([prompt], replace(params, seed=seed), chat=False, stream=True)
+
+    def conversation(self, messages: Sequence[ChatMessage]) -> Int32s:
+        """The tokens of messages, in the model's chat template.
+
+        Raises: Refused.
+        """
+        return _checked(
+            self._llm.tokenizer.chat,
+            messages_of(messages, self.developer, self.roles),
+            "messages",
+        )
 
     def _tokens(self, prompt: str | list[int]) -> Int32s:
         if isinstance(prompt, str):
@@ -163,17 +170,14 @@ class Validator:
         self, body: Sampling, prompts: Sequence[Int32s], most: Most, logprobs: int | None
     ) -> SamplingParams:
         param = "messages" if isinstance(body, Chat) else "prompt"
-        self._check_room(prompts, most, param)
-        limits = self._limits
+        for prompt in prompts:
+            self.check_size(len(prompt), most, param)
         n = 1 if body.n is None else body.n
-        limits.check_most("n", n, limits.n)
+        self._limits.check_most("n", n, self._limits.n)
         texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
         ids = body.stop_token_ids or []
         entries = "stop" if texts else "stop_token_ids"
-        limits.check_most(entries, len(texts) + len(ids), limits.stops, "entries")
-        for text in texts:
-            size = len(text.encode())
-            limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
+        self._check_stops(entries, len(texts) + len(ids), texts)
         for token in ids:
             _check_least("stop_token_ids", token, 0, MAX_TOKEN)
         if body.min_tokens is not None:
@@ -181,18 +185,9 @@ class Validator:
         seed = body.seed
         if seed is not None and -(1 << 63) <= seed < 0:
             seed += 1 << 64  # OpenAI's seeds have a sign
-        values: dict[str, Any] = {
+        values = {name: getattr(body, name) for name in _AS_SENT} | {
             "n": n,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
             "top_k": 0 if body.top_k == -1 else body.top_k,
-            "min_p": body.min_p,
-            "processor_order": body.processor_order,
-            "repetition_penalty": body.repetition_penalty,
-            "presence_penalty": body.presence_penalty,
-            "frequency_penalty": body.frequency_penalty,
-            "ignore_eos": body.ignore_eos,
-            "min_tokens": body.min_tokens,
             "seed": seed,
             "stop": (*texts, *ids),
             "logprobs": logprobs,
@@ -200,9 +195,12 @@ class Validator:
         }
         return _sampling(most, {name: v for name, v in values.items() if v is not None})
 
-    def _check_room(self, prompts: Sequence[Int32s], most: Most, param: str) -> None:
-        for prompt in prompts:
-            self.check_size(len(prompt), most, param)
+    def _check_stops(self, param: str, entries: int, texts: Sequence[str]) -> None:
+        limits = self._limits
+        limits.check_most(param, entries, limits.stops, "entries")
+        for text in texts:
+            size = len(text.encode())
+            limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
 
     def check_size(self, size: int, most: Most, param: str) -> None:
         """Refuse a prompt of so many tokens that leaves no room for the answer. Raises: Refused."""
@@ -301,28 +299,24 @@ def messages_of(
         raise Refused(400, "messages is empty; expected at least one", param="messages")
     found = []
     for at, message in enumerate(messages):
-        content = message.content
+        content, text, wrong = message.content, "", None
         if message.role not in roles:
-            raise Refused(
-                400,
-                f"messages[{at}] has the role {message.role[:40]!r}; expected {', '.join(roles)}",
-                param="messages",
-            )
-        if message.tool_calls:
-            raise Refused(400, f"messages[{at}] has tool_calls; expected none", param="messages")
-        if content is None:
-            raise Refused(400, f"messages[{at}] has no content; expected a text", param="messages")
-        if not isinstance(content, str):
-            for part in content:
-                if part.type != "text" or part.text is None:
-                    raise Refused(
-                        400,
-                        f"messages[{at}] has content of type {part.type[:40]!r}; expected 'text'",
-                        param="messages",
-                    )
-            content = "".join(part.text or "" for part in content)
+            wrong = f"the role {message.role[:40]!r}; expected {', '.join(roles)}"
+        elif message.tool_calls:
+            wrong = "tool_calls; expected none"
+        elif content is None:
+            wrong = "no content; expected a text"
+        elif isinstance(content, str):
+            text = content
+        else:
+            text = "".join(part.text or "" for part in content)
+            others = [part.type for part in content if part.type != "text" or part.text is None]
+            if others:
+                wrong = f"content of type {others[0][:40]!r}; expected 'text'"
+        if wrong is not None:
+            raise Refused(400, f"messages[{at}] has {wrong}", param="messages")
         role = developer if message.role == "developer" else message.role
-        found.append({"role": role, "content": content})
+        found.append({"role": role, "content": text})
     return found
 
 
@@ -332,15 +326,10 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
         return [prompt]
     if prompt and all(isinstance(item, int) for item in prompt):
         return [prompt]  # type: ignore[list-item]
-    found: list[str | list[int]] = []
-    for item in prompt:
-        if isinstance(item, int):
-            raise Refused(
-                400,
-                "prompt has token ids beside prompts; expected a list of ids, or lists of them",
-                param="prompt",
-            )
-        found.append(item)
+    found = [item for item in prompt if not isinstance(item, int)]
+    if len(found) < len(prompt):
+        why = "prompt has token ids beside prompts; expected a list of ids, or lists of them"
+        raise Refused(400, why, param="prompt")
     if not found:
         raise Refused(400, "prompt is an empty list; expected at least one prompt", param="prompt")
     return found

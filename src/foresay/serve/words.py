@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError
 from foresay.models.tokenizer import Tokenizer
+from foresay.serve.schema import TokenizerInfo
 
 __all__ = ["Words"]
 
@@ -62,9 +63,9 @@ class Words:
         found = [_BYTES.get(letter) for letter in written]
         return None if None in found else found  # type: ignore[return-value]
 
-    def places(self, prompt: Sequence[int] = ()) -> AnswerText:
+    def places(self, prompt: Sequence[int] = ()) -> IncrementalDetokenizer:
         """A text after a prompt, built token by token, to find where each token begins."""
-        text = AnswerText(self._tokenizer.decode)
+        text = IncrementalDetokenizer(self._tokenizer.decode)
         text.follow(prompt)
         return text
 
@@ -86,13 +87,11 @@ class Words:
                 raise InputError(f"tokens holds {token}; expected 0 to {self._vocabulary - 1}")
         return self._tokenizer.decode(tokens, special=True)
 
-    def about(self) -> dict[str, Any]:
-        """Facts about the tokenizer."""
-        return {
-            **self._tokenizer.facts(),
-            "end_token_ids": self._tokenizer.ends,
-            "vocab_size": self._vocabulary,
-        }
+    def about(self, context: int) -> TokenizerInfo:
+        """Facts about the tokenizer, and the model's context."""
+        facts: dict[str, Any] = self._tokenizer.facts()
+        ends, size = list(self._tokenizer.ends), self._vocabulary
+        return TokenizerInfo(**facts, end_token_ids=ends, vocab_size=size, max_model_len=context)
 
 
 def _byte_letters() -> dict[str, int]:

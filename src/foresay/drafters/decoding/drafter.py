@@ -18,7 +18,7 @@ from foresay.drafter import (
 )
 from foresay.drafters.decoding.noise_weight import NoiseWeight
 from foresay.drafters.decoding.shapes import ShapeLike, as_shape
-from foresay.drafters.decoding.written import Written
+from foresay.drafters.decoding.state import RequestState
 from foresay.errors import InputError, TokenizerMismatch
 from foresay.sampling.signals import Signals
 from foresay.verdict import Verdict, VerdictBatch, Wants
@@ -68,11 +68,16 @@ class DecodingDrafter:
         self._noise = ByTenant(NoiseWeight)
         self._signals = False
         self._dropout: Dropout | None = None
-        self._live: dict[int, Written] = {}
+        self._live: dict[int, RequestState] = {}
         self._model: Target | None = None
         self.vocabulary = 0
         if model is not None:
             self._use(model)
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether it has no model yet, so that only an engine can use it."""
+        return self._model is None
 
     @property
     def model(self) -> Target:
@@ -123,7 +128,7 @@ class DecodingDrafter:
         group: str | None = None,
         tenant: str | None = None,
         sampling: SeededParams | None = None,
-    ) -> Written:
+    ) -> RequestState:
         """Start a request. Nothing is computed before its first draft. The group changes nothing.
 
         Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or a drafter
@@ -131,64 +136,59 @@ class DecodingDrafter:
         """
         tokens = as_prompt(prompt)
         _ = self.model
-        state = Written(self, tokens, sampling, self._noise[tenant])
+        state = RequestState(self, tokens, sampling, self._noise[tenant], tenant)
         self._live[id(state)] = state
         return state
 
-    def propose(self, states: Sequence[Written], budgets: Sequence[int], /) -> list[Draft]:
+    def propose(self, states: Sequence[RequestState], budgets: Sequence[int], /) -> list[Draft]:
         """A draft for each state; of texts that the model cannot read, an empty one, and where the
         memory is too small for all of them, of the last ones that have no keys and values yet.
 
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice
         or lengths that differ; what the model raises.
         """
-        from foresay.drafters.decoding.growth import Growth, grow  # torch, which takes seconds
+        from foresay.drafters.decoding.tree_builder import (  # torch, which takes seconds
+            TreeBuilder,
+            build_trees,
+        )
 
-        alive = as_states(states, Written, self)
+        alive = as_states(states, RequestState, self)
         checked = as_budgets(budgets, len(alive))
-        growing: list[tuple[Growth, tuple[int, int]]] = []
-        asked: list[tuple[Written, int, int]] = []
+        asked: list[tuple[RequestState, int, int]] = []
         self._calls += 1
         for state, budget in zip(alive, checked, strict=True):
-            wanted = budget, self.model.version
             if budget:
                 state.used = self._calls
-            if state.proposed_for == wanted:
+            if state.proposed_for == (budget, self.model.version):
                 continue
-            state.proposed, state.proposed_for, state.signals = Draft.empty(), None, None
+            state.forget_proposal()
             depth = self._depth(state, budget)
             if depth > 0:
                 state.prepare(self.model)
                 asked.append((state, budget, depth))
         fitting = self._make_room([(state, budget) for state, budget, _ in asked])
-        for state, budget, depth in asked:
-            wanted = budget, self.model.version
-            if state in fitting:
-                weight = state.noise_weight.value
-                growth = Growth(state, budget, depth, self.shape, self._way(state), weight)
-                growing.append((growth, wanted))
-            else:
-                state.proposed_for = wanted
-        if growing:
-            grow(
-                self.model,
-                [growth for growth, _ in growing],
-                self.vocabulary,
-                signals=self._signals,
-                dropout=self._dropout,
+        builders = [
+            TreeBuilder(state, budget, depth, self.shape, self._way(state))
+            for state, budget, depth in asked
+            if state in fitting
+        ]
+        if builders:
+            build_trees(
+                self.model, builders, self.vocabulary, signals=self._signals, dropout=self._dropout
             )
-        for growth, wanted in growing:
-            growth.state.proposed, growth.state.proposed_for = growth.draft(), wanted
-            growth.state.signals = growth.signals()
-        return [state.proposed for state in alive if state.proposed is not None]
+        for builder in builders:
+            builder.state.proposed, builder.state.signals = builder.draft(), builder.signals()
+        for state, budget in zip(alive, checked, strict=True):
+            state.proposed_for = budget, self.model.version
+        return [state.proposed for state in alive]
 
-    def observe(self, states: Sequence[Written], verdicts: Sequence[Verdict], /) -> None:
+    def observe(self, states: Sequence[RequestState], verdicts: Sequence[Verdict], /) -> None:
         """Add what was committed; what was stored of other drafted tokens is dropped.
 
         Raises: StateError, InputError for a state that is there twice or lengths that differ;
         nothing has changed then.
         """
-        alive = as_states(states, Written, self)
+        alive = as_states(states, RequestState, self)
         batch = VerdictBatch.of(verdicts)
         check_lengths(len(alive), len(batch), "verdicts")
         bounds = batch.offsets.tolist()
@@ -200,15 +200,15 @@ class DecodingDrafter:
             if not self._readable(state):
                 state.forget()
 
-    def finish(self, state: Written, /) -> None:
+    def finish(self, state: RequestState, /) -> None:
         """End a request; its keys and values are freed.
 
         Raises: StateError if it was finished before or is no state of this drafter.
         """
-        as_states([state], Written, self)
+        as_states([state], RequestState, self)
         del self._live[id(state)]
         state.finished = True
-        state.proposed = state.proposed_for = state.signals = None
+        state.forget_proposal()
         state.forget()
 
     def drop_tenant(self, tenant: str) -> None:
@@ -217,50 +217,55 @@ class DecodingDrafter:
             raise InputError(f"the tenant is {tenant!r}; expected a str")
         self._noise.forget(tenant)
 
-    def sources(self, state: Written, /) -> list[tuple[Source, ...]]:
+    def sources(self, state: RequestState, /) -> list[tuple[Source, ...]]:
         """`Source.DRAFT_MODEL`, for each node of the state's last draft.
 
         Raises: StateError.
         """
-        as_states([state], Written, self)
-        return [(Source.DRAFT_MODEL,)] * (0 if state.proposed is None else len(state.proposed))
+        as_states([state], RequestState, self)
+        return [(Source.DRAFT_MODEL,)] * len(state.proposed)
 
     def keep_signals(self, dropout: Dropout | None = None) -> None:
         """From the next proposal on, keep how uncertain the model is of each drafted token; with
         `dropout` also the variance, which takes a hidden state of each."""
         self._signals, self._dropout = True, dropout
 
-    def signals(self, state: Written, /) -> Signals | None:
+    def signals(self, state: RequestState, /) -> Signals | None:
         """Of each node of the state's last draft; None if they are not kept, or there is no node.
 
         Raises: StateError.
         """
-        as_states([state], Written, self)
+        as_states([state], RequestState, self)
         return state.signals
 
-    def text(self, state: Written, /) -> Int32s:
+    def text(self, state: RequestState, /) -> Int32s:
         """A copy of prompt and observed tokens.
 
         Raises: StateError.
         """
-        as_states([state], Written, self)
+        as_states([state], RequestState, self)
         text: Int32s = state.text.copy()
         return text
 
-    def kv_length(self, state: Written, /) -> int:
+    def kv_length(self, state: RequestState, /) -> int:
         """Tokens of prompt and observed text whose keys and values are stored.
 
         Raises: StateError.
         """
-        as_states([state], Written, self)
+        as_states([state], RequestState, self)
         return min(state.stored, len(state.text))
 
     def bytes_used(self) -> int:
         """Bytes of texts, and of their keys and values; the model's weights are not counted."""
-        if self._model is None:
-            return 0
-        held = sum(state.capacity for state in list(self._live.values()))
-        return held * self._bytes_per_token + 4 * self.tokens_held()
+        return self._bytes(list(self._live.values()))
+
+    def bytes_of(self, tenant: str | None) -> int:
+        """The same of one tenant's requests."""
+        return self._bytes([one for one in list(self._live.values()) if one.tenant == tenant])
+
+    def _bytes(self, states: Sequence[RequestState]) -> int:
+        held = sum(state.capacity for state in states)
+        return held * self._bytes_per_token + 4 * sum(len(state.text) for state in states)
 
     def tokens_held(self) -> int:
         """Tokens of all live requests."""
@@ -271,7 +276,7 @@ class DecodingDrafter:
         self.vocabulary = model.vocabulary
         self._bytes_per_token = model.bytes_per_token
 
-    def _make_room(self, asked: Sequence[tuple[Written, int]]) -> set[Written]:
+    def _make_room(self, asked: Sequence[tuple[RequestState, int]]) -> set[RequestState]:
         """Which of these states fit into the memory, with what their budgets add. The keys and
         values of the others, and those that were used least recently, are forgotten.
 
@@ -279,7 +284,7 @@ class DecodingDrafter:
         anew: what does not fit gets no draft.
         """
         left = self._memory // max(self._bytes_per_token, 1) if asked else 0
-        waiting, fitting = {state for state, _ in asked}, set[Written]()
+        waiting, fitting = {state for state, _ in asked}, set[RequestState]()
         live = sorted(self._live.values(), key=lambda state: -state.used) if asked else []
         left -= sum(s.capacity for s in live if s.used == self._calls and s not in waiting)
         for state, budget in sorted(asked, key=lambda item: item[0].capacity == 0):
@@ -298,16 +303,16 @@ class DecodingDrafter:
                 left -= state.capacity
         return fitting
 
-    def _way(self, state: Written) -> Literal["likeliest", "coupled", "sampled"]:
+    def _way(self, state: RequestState) -> Literal["likeliest", "coupled", "sampled"]:
         if state.sampling is None:
             return "likeliest"
         return "sampled" if state.sampling.params.rule == "rejection" else self._choice
 
-    def _readable(self, state: Written) -> bool:
+    def _readable(self, state: RequestState) -> bool:
         highest = min(self.model.vocabulary, self.vocabulary)
         return len(state.text) <= self.model.context and state.highest < highest
 
-    def _depth(self, state: Written, budget: int) -> int:
+    def _depth(self, state: RequestState, budget: int) -> int:
         """How many levels a draft may have: the last is not computed, only proposed."""
         if not self._readable(state):
             return 0

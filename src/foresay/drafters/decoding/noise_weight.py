@@ -1,4 +1,5 @@
-"""How far a draft model follows the target's noise: learned from what was committed.
+"""The weight of the Gumbel coupling, how far a draft model follows the target's noise: learned from
+what was committed.
 
 The token that comes next has the largest log probability / temperature + noise, and the noise is
 known. A model that gives the target's own probabilities finds it by adding all of the noise. One

@@ -28,9 +28,10 @@ from foresay.drafters.eagle.head import EagleHead, HeadShape, weights_of
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.files import whole_file
 from foresay.models.tables import ModelFacts, facts_of, tables_of
-from foresay.models.weights.folder import check, config_of, tensors_of
+from foresay.models.weights.folder import ExpectedTensors, check, config_of, tensors_of
 from foresay.models.weights.hashes import sha256_of
 from foresay.models.weights.safetensors import SafeTensor
+from foresay.models.weights.settings import Settings
 from foresay.models.weights.stored import StoredModel
 
 __all__ = ["TargetName", "load_head", "save_head", "target_name"]
@@ -79,7 +80,10 @@ def load_head(
         expected["lm_head.weight"] = (shape.drafted, shape.hidden)
     if shape.own_embedding:
         expected["embed_tokens.weight"] = (shape.vocabulary, shape.hidden)
-    _check_tensors(folder, found, expected)
+    tensors = ExpectedTensors(folder, found, "an EAGLE-3 head")
+    for name, size in expected.items():
+        tensors.take(name, size)
+    tensors.refuse_others(("d2t", "t2d"), ", ".join(sorted(expected)))
     tokens = _drafted_tokens(folder, found, shape)
 
     head = EagleHead(shape)
@@ -183,23 +187,8 @@ def _shape(
 ) -> HeadShape:
     """The sizes that the config states, compared with the target's."""
 
-    def whole(key: str, default: int | None = None) -> int:
-        value = default if config.get(key) is None else config[key]
-        if type(value) is not int or not 1 <= value < 1 << 31:
-            raise ModelError(
-                f"'{folder}': '{key}' of config.json is {value!r:.60}; expected a whole number "
-                "from 1"
-            )
-        return value
-
-    def real(key: str, default: float) -> float:
-        value = default if config.get(key) is None else config[key]
-        if type(value) not in (int, float) or not 0 < value < 1e30:
-            raise ModelError(
-                f"'{folder}': '{key}' of config.json is {value!r:.60}; expected a number above 0"
-            )
-        return float(value)
-
+    settings = Settings(config, f"'{folder}'", "'{}' of config.json")
+    whole, real = settings.whole, settings.real
     own = config.get("foresay")
     own = own if isinstance(own, dict) else {}
     known = "format" in own or "Eagle" in str(config.get("architectures"))
@@ -307,29 +296,6 @@ def _same(folder: Path, target: Path, what: str, head: int, model: int) -> None:
         )
 
 
-def _check_tensors(
-    folder: Path, found: Mapping[str, SafeTensor], expected: Mapping[str, tuple[int, ...]]
-) -> None:
-    missing = sorted(expected.keys() - found.keys())
-    if missing:
-        raise ModelError(
-            f"'{folder}' lacks the tensor '{missing[0]}' of an EAGLE-3 head"
-            + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
-        )
-    extra = sorted(found.keys() - expected.keys() - {"d2t", "t2d"})
-    if extra:
-        raise UnsupportedModel(
-            f"'{folder}' has the tensor '{extra[0]:.80}', which an EAGLE-3 head has not; expected "
-            f"{', '.join(sorted(expected))}"
-        )
-    for name, shape in expected.items():
-        if found[name].shape != shape:
-            raise ModelError(
-                f"'{folder}': the tensor '{name}' has the shape {list(found[name].shape)}, but its "
-                f"config.json says {list(shape)}"
-            )
-
-
 def _drafted_tokens(folder: Path, found: Mapping[str, SafeTensor], shape: HeadShape) -> Tensor:
     """The token id of each row of the output."""
     rows = np.arange(shape.drafted)
@@ -360,14 +326,7 @@ def _whole_numbers(tensor: SafeTensor, size: int) -> NDArray[np.int64]:
             f"'{tensor.file}': the tensor '{tensor.name}' is {tensor.kind}{list(tensor.shape)}; "
             f"expected {' or '.join(_KINDS)} and [{size}]"
         )
-    try:
-        with open(tensor.file, "rb") as opened:
-            opened.seek(tensor.start)
-            found = np.fromfile(opened, _KINDS[tensor.kind], size)
-    except OSError as error:
-        raise ModelError(f"'{tensor.file}' cannot be read: {error.strerror or error}") from error
-    if len(found) != size:
-        raise ModelError(f"'{tensor.file}' became shorter: it ends inside '{tensor.name}'")
+    found = tensor.raw(_KINDS[tensor.kind], 0, size)
     numbers: NDArray[np.int64] = found.astype(np.int64)
     return numbers
 

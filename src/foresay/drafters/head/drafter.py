@@ -24,7 +24,7 @@ from foresay.drafters.head.requests import ask_of, noise_of, process_of
 from foresay.drafters.head.tree import Context, grow
 from foresay.errors import InputError
 from foresay.models.target import Target
-from foresay.sampling.ask import Ask
+from foresay.sampling.verification import VerificationInput
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["HeadDrafter", "HeadState", "check_settings"]
@@ -81,7 +81,7 @@ class HeadState:
         self.unread = len(self.tokens[0])
 
     @property
-    def asked(self) -> Ask | None:
+    def asked(self) -> VerificationInput | None:
         """The request as it stands, if it has logits processors."""
         return None if self.ask is None else self.ask.along(joined(self.texts[1:]))
 
@@ -99,6 +99,8 @@ class HeadDrafter:
         self._head = head
         self._topk, self._depth, self._shortlist = topk, depth, shortlist
         self._live: set[HeadState] = set()
+
+    needs_target = False
 
     def fit(self, target: Target, tokenizer_hash: bytes | None = None) -> None:
         """Refuse a target of another vocabulary: the head is of another model then.

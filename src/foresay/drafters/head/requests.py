@@ -20,18 +20,20 @@ from foresay.drafters.head.head import Head
 from foresay.drafters.head.tree import Noise, Process
 from foresay.sampling.acceptance.processors import scores
 from foresay.sampling.acceptance.rows import Rows
-from foresay.sampling.ask import Ask, AskBatch
+from foresay.sampling.verification import VerificationBatch, VerificationInput
 
 __all__ = ["ask_of", "noise_of", "process_of"]
 
 
-def ask_of(sampling: SeededParams | None, prompt: Int32s, vocabulary: int) -> Ask | None:
+def ask_of(
+    sampling: SeededParams | None, prompt: Int32s, vocabulary: int
+) -> VerificationInput | None:
     """The request as its processors need it; None if it has none, or names unknown tokens."""
     if sampling is None:
         return None
-    ask = Ask(sampling.params, sampling.seed, prompt)
+    ask = VerificationInput(sampling.params, sampling.seed, prompt)
     named = max([int(prompt.max()), *sampling.params.logit_bias])
-    return ask if AskBatch([ask]).processed and named < vocabulary else None
+    return ask if VerificationBatch([ask]).processed and named < vocabulary else None
 
 
 def noise_of(sampling: Sequence[SeededParams | None], lengths: Sequence[int]) -> Noise:
@@ -55,7 +57,7 @@ def noise_of(sampling: Sequence[SeededParams | None], lengths: Sequence[int]) ->
     return noise
 
 
-def process_of(requests: Sequence[Ask | None], head: Head) -> Process | None:
+def process_of(requests: Sequence[VerificationInput | None], head: Head) -> Process | None:
     """Bias, penalties, min_tokens, top-k, top-p and min-p of the requests that have them, as they
     stand; None if there are none."""
     asks = {at: ask for at, ask in enumerate(requests) if ask is not None}
@@ -75,7 +77,7 @@ def process_of(requests: Sequence[Ask | None], head: Head) -> Process | None:
         whole[:, head.tokens] = few.flatten(0, 1)
         none: Int32s = np.empty(0, np.int32)
         alone = Rows.of(DraftBatch._trusted(none, none, np.zeros(len(along) + 1, np.int32)))
-        batch = AskBatch(along)
+        batch = VerificationBatch(along)
         given = scores(whole, alone, batch)
         # Where it was divided by the temperature, it is multiplied again: noise comes later.
         heat = torch.as_tensor(batch.temperatures, device=logits.device)

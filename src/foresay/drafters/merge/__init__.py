@@ -1,12 +1,12 @@
 """MergeDrafter: several drafters' drafts in one tree.
 
 drafter  MergeDrafter, and the rule for scores
-members  whom it asks
-paying   which slow drafters pay
-merged   MergeState: one request, and its verdict as each drafter knows it
+union    MergeState: one request, its merged draft, and its verdict as each drafter knows it
+uniting  the members' drafts of a step in one tree
+gating   which drafters take part in a step, and for how many nodes
 """
 
 from foresay.drafters.merge.drafter import MergeDrafter
-from foresay.drafters.merge.merged import MergeState
+from foresay.drafters.merge.union import MergeState
 
 __all__ = ["MergeDrafter", "MergeState"]

@@ -2,7 +2,7 @@
 
 Two drafters often draft the same tokens, and the target should verify the same path once. The
 merged tree is the union of the root paths. So its paths do not depend on the order of the drafters,
-nor on a drafter that is there twice. This module knows drafters only by their contract.
+nor on a drafter that is there twice.
 
 The rule for scores. A node's chance, given that its parent is committed, starts as
 
@@ -16,8 +16,9 @@ they are worth. A node's score is the product along its path. If there are more 
 budget, those with the largest scores stay (a node never without its parent); ties go to the
 shallower node, then to the smaller tokens.
 
-Where time has a price and only one drafter has drafts, they are proposed as they are, with its own
-scores, unless they need to be cut. Nothing is learned from their verdicts.
+Where time has a price, or only one drafter is there beside one of external drafts, a request for
+which a single drafter has something gets its draft as it is, with its own scores, unless it needs
+to be cut. Nothing is learned from its verdict.
 
 A merged draft is always *chosen*: the union cannot have the probs that tokens were sampled from
 (the same token from two drafters would have to be there twice). `provenance` has them, by drafter.
@@ -30,48 +31,42 @@ from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, Literal
 
-import numpy as np
-
 from foresay import _core
-from foresay.arrays import Int32s, IntsLike, sizes_of
+from foresay.abilities import abilities_of, check_drafter
+from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import DraftBatch
 from foresay.drafter import (
     Drafter,
+    ExternalDraft,
     SeededParams,
     Source,
     as_budgets,
     as_prompt,
     as_states,
-    check_drafter,
     check_lengths,
 )
-from foresay.drafters.merge import by_one
-from foresay.drafters.merge.members import Members
-from foresay.drafters.merge.merged import (
+from foresay.drafters.merge.gating import Gating, Member
+from foresay.drafters.merge.union import (
     MergeState,
     Proposer,
-    Tree,
+    Union,
     all_wants,
-    catch_up,
     check_fits,
     learn,
-    note_missed,
-    note_unions,
     own_verdicts,
     same_text,
 )
+from foresay.drafters.merge.uniting import unite
 from foresay.errors import InputError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
-__all__ = ["MergeDrafter", "MergeState"]
+__all__ = ["MergeDrafter"]
 
 
 class MergeDrafter:
-    """Asks each drafter for more than the budget and proposes the best of their union: what one
-    drafter finds unlikely may be good where another one says the same.
-    Each drafter observes every commit, at the latest before it is asked again: its verdict has all
-    committed tokens, and a path in the indices of its *own* last proposal, without the nodes that
-    only others proposed. `wants` is the union of the drafters' `wants`; each gets its own.
+    """Asks each drafter for more than the budget and proposes the best of their union. Each drafter
+    observes every commit, at the latest before it is asked again: all committed tokens, and a path
+    in its *own* last proposal. `wants` is the union of the drafters' `wants`; each gets its own.
 
     prior  the chance of a node given its parent, of a drafter without scores
     rule   "union", or "first": a request's draft is that of the first drafter that has one. With
@@ -80,7 +75,8 @@ class MergeDrafter:
     clock  the seconds by which drafters are timed
 
     Where the engine says what time is worth (`price`), a drafter that takes long is asked only
-    where that is expected to pay: `merge.paying` has the rule. Otherwise all are always asked.
+    where that is expected to pay: see `merge.gating`. Otherwise all are always asked. External
+    drafts (`ExternalDrafter`) are always used; where none has come, all is as without that member.
 
     Raises: InputError for no drafter, a prior outside 0 … 1, another rule, or drafters that want
     hidden states of different layers.
@@ -97,30 +93,32 @@ class MergeDrafter:
             raise InputError("MergeDrafter() got no drafter; expected at least one")
         for drafter in drafters:
             check_drafter(drafter)
+        self._abilities = [abilities_of(drafter) for drafter in drafters]
         if not isinstance(prior, (int, float)) or not 0 <= prior <= 1:
             raise InputError(f"prior is {prior!r}; expected a chance from 0 to 1")
         if rule not in ("union", "first"):
             raise InputError(f"rule is {rule!r}; expected 'union' or 'first'")
         self.drafters = drafters
-        self._members = Members(drafters, rule, clock)
-        self.wants = all_wants(tuple(drafter.wants for drafter in drafters))
+        self.rule = rule
+        self._gating = Gating(drafters, self._abilities, rule == "first", clock)
+        self._members = self._gating.members
+        self.wants = all_wants([drafter.wants for drafter in drafters])
         self._merge = _core.TreeMerge(len(drafters), prior)
         self._clock = clock
-        self._only: int | None = None  # the drafter of the last proposal, if there was but one
-        self._showing = 0.0  # seconds that finding what they want to see took in this step
-        # Some learn from every verified node, not from their own alone: they get the merged drafts.
-        self._adopting = [hasattr(drafter, "adopt") for drafter in drafters]
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether one of the drafters cannot draft before `fit`."""
+        return any(able.fits is not None and able.fits.needs_target for able in self._abilities)
 
     def fit(self, target: Any, tokenizer_hash: bytes | None = None) -> None:
         """Tell every drafter that wants to know of the target.
 
         Raises: InputError, TokenizerMismatch if one of them cannot draft for it.
         """
-        for fit in self._having("fit"):
-            fit(target, tokenizer_hash)
-
-    def _having(self, name: str) -> list[Callable[..., Any]]:
-        return [getattr(drafter, name) for drafter in self.drafters if hasattr(drafter, name)]
+        for able in self._abilities:
+            if able.fits is not None:
+                able.fits.fit(target, tokenizer_hash)
 
     def begin(
         self,
@@ -152,83 +150,85 @@ class MergeDrafter:
     def price(self, token: float, node: float, step: float) -> None:
         """How many seconds a committed token is worth in the next step, verifying a node takes, and
         the step would take without drafts."""
-        for tell in self._having("price"):
-            tell(token, node, step)
-        self._members.price(token, node, step)
-
-    def wants_now(self) -> Wants:
-        """The part of `wants` that is worth its time in the next step; see `merge.seeing`."""
-        awake = (d.wants for k, d in enumerate(self.drafters) if self._members.awake(k))
-        return all_wants(tuple(awake))
-
-    def shown(self, seconds: float) -> None:
-        """Finding what it wants to see took so long in this step."""
-        self._showing = seconds
-
-    @property
-    def lend(self) -> Callable[[Any, Sequence[MergeState], Sequence[Any]], None]:
-        """Lend to every drafter that borrows; see SelfDrafter.
-
-        Raises: AttributeError if none does; the call: StateError, InputError.
-        """
-        every = [(k, d.lend) for k, d in enumerate(self.drafters) if hasattr(d, "lend")]
-        if not every:
-            raise AttributeError("none of the drafters has lend()")
-
-        def lend(target: Any, states: Sequence[MergeState], kvs: Sequence[Any], /) -> None:
-            states = as_states(states, MergeState, self)
-            for k, borrow in every:
-                catch_up(self.drafters[k], k, states)
-                borrow(target, [state.states[k] for state in states], kvs)
-
-        return lend
+        for able in self._abilities:
+            if able.weighs is not None:
+                able.weighs.price(token, node, step)
+        self._gating.tell(token, node, step)
 
     def weighed_seconds(self) -> float:
         """Seconds of the last proposal that drafters took because they seemed to pay."""
-        return self._members.weighed
+        return self._gating.weighed
+
+    def wants_now(self) -> Wants:
+        """The part of `wants` that is worth its time in the next step; see `merge.gating`."""
+        return all_wants([member.wants for member in self._members])
+
+    def shown(self, seconds: float) -> None:
+        """Finding what it wants to see took so long in this step."""
+        self._gating.shared += seconds
+
+    def share_kv_cache(
+        self, target: Any, states: Sequence[MergeState], kvs: Sequence[Any], /
+    ) -> None:
+        """Share the target's KV cache with every drafter that reads it; see SelfDrafter.
+
+        Raises: StateError, InputError.
+        """
+        for member in self._members:
+            if member.able.shares_kv is not None:
+                states = as_states(states, MergeState, self)
+                member.catch_up(states)
+                inner = [state.states[member.index] for state in states]
+                member.able.shares_kv.share_kv_cache(target, inner, kvs)
+
+    def add_external_draft(self, state: MergeState, text: IntsLike, draft: ExternalDraft, /) -> int:
+        """Keep a draft for this text, or for a later one, in the drafters of external drafts.
+        Returns how many of its nodes are new.
+
+        Mutates: the state. Raises: StateError, TokenTypeError, InputError.
+        """
+        as_states([state], MergeState, self)
+        added = 0
+        for able, own in zip(self._abilities, state.states, strict=True):
+            if able.external is not None:
+                added += able.external.add_external_draft(own, as_tokens(text, "text"), draft)
+        return added
+
+    def has_external_draft(self, state: MergeState, /) -> bool:
+        """Whether an external draft continues the text. Raises: StateError."""
+        as_states([state], MergeState, self)
+        return any(self._has_external(member, state) for member in self._members)
+
+    @staticmethod
+    def _has_external(member: Member, state: MergeState) -> bool:
+        able = member.able.external
+        return able is not None and able.has_external_draft(state.states[member.index])
+
+    def _takes_part(self, member: Member, states: Sequence[MergeState]) -> bool:
+        if member.external:
+            return any(self._has_external(member, state) for state in states)
+        return member.enabled
 
     def propose(self, states: Sequence[MergeState], budgets: Sequence[int], /) -> DraftBatch:
         """The best nodes of the union of all drafters' trees, parents first, best first.
 
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice or
-        lengths that differ.
+        lengths that differ, or for a drafter's draft that does not fit; what a drafter raises.
         """
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
-        fresh = all(state.last is None for state in states)
-        self._only = self._members.only(sum(n > 0 for n in checked)) if fresh else None
-        if self._only is not None:
-            if (drafts := by_one.propose(self.drafters, self._only, states, checked)) is not None:
-                return drafts
-            self._only = None
-        own = [[state.states[k] for state in states] for k in range(len(self.drafters))]
-
-        def united(batches: Sequence[DraftBatch]) -> Tree:
-            tokens, parents, offsets, scores, homes = self._merge.merge(
-                [(each.tokens, each.parents, each.offsets, each.scores) for each in batches],
-                np.array(checked, np.int32),
-                np.array([state.seed for state in states], np.uint64),
-                np.array([state.temperature for state in states], np.float32),
-                np.array([state.length for state in states], np.int64),
-                [state.memory for state in states],
-            )
-            return Tree(DraftBatch._trusted(tokens, parents, offsets, scores), homes, True)
-
-        unread = [[state.length - read for read in state.read] for state in states]
-        batches, tree, notes = self._members.proposed(
-            own,
-            checked,
-            unread,
-            united,
-            catch_up=lambda k: catch_up(self.drafters[k], k, states),
-            fresh=fresh,
-        )
-        note_unions(states, tree, batches, notes, self._members.laws)
-        for k, drafter in enumerate(self.drafters):
-            if self._adopting[k] and self._members.awake(k):
-                catch_up(drafter, k, states)
-                drafter.adopt(own[k], tree.drafts.without_probs())  # type: ignore[attr-defined]
-        return tree.drafts
+        members = [member for member in self._members if self._takes_part(member, states)]
+        step = self._gating.ask(members, states, checked)
+        began = self._clock()
+        keeps_lone = self._gating.price is not None or self._gating.beside_external
+        drafts = unite(self._merge, step, states, checked, keeps_lone=keeps_lone)
+        self._gating.shared = self._clock() - began if len(step) > 1 else 0.0
+        for member in members:
+            if member.able.adopts is not None:  # it learns from every verified node
+                member.catch_up(states)
+                inner = [state.states[member.index] for state in states]
+                member.able.adopts.adopt(inner, drafts.without_probs())
+        return drafts
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.
@@ -244,35 +244,36 @@ class MergeDrafter:
         check_lengths(len(states), len(batch), "verdicts")
         unions = [state.last for state in states]
         check_fits(batch, unions)
-        if self._only is not None and None not in unions:
-            by_one.observe(self.drafters[self._only], self._only, states, batch)
-            self._members.passed(len(batch.tokens))
-            self._only, self._showing = None, 0.0
-            return
-        told: list[VerdictBatch | None] = []
-        for k, drafter in enumerate(self.drafters):
-            awake, own = self._members.awake(k), None
-            if not self._members.told_later(k):
-                wants, adopting = drafter.wants if awake else Wants(), awake and self._adopting[k]
-                own = own_verdicts(batch, unions, k, wants, adopting=adopting)
-            told.append(own)
-        observing = []
-        for k, drafter in enumerate(self.drafters):
-            own, began = told[k], self._clock()
+        told = [self._own_verdicts(member, batch, unions) for member in self._members]
+        observing, bounds = [], batch.offsets.tolist()
+        for member, own in zip(self._members, told, strict=True):
+            began = self._clock()
             if own is None:
-                note_missed(k, states, batch)
+                for at, state in enumerate(states):
+                    missed = batch.tokens[bounds[at] : bounds[at + 1]].copy()
+                    state.missed[member.index].append(missed)
             else:
-                catch_up(drafter, k, states)
-                drafter.observe([state.states[k] for state in states], own)
+                member.catch_up(states)
+                member.drafter.observe([state.states[member.index] for state in states], own)
             observing.append(self._clock() - began)
         learn(self._merge, states, batch)
-        self._members.observe(unions, batch, observing, self._showing)
-        self._showing = 0.0
-        for state, union, count in zip(states, unions, sizes_of(batch.offsets), strict=True):
-            for asked, _, _ in () if union is None else union.notes:
-                state.read[asked] = state.length
+        self._gating.observe(unions, batch, observing)
+        for at, state in enumerate(states):
+            for k in () if state.last is None else state.last.members:
+                state.read[k] = state.length
             state.last = None
-            state.length += int(count)
+            state.length += bounds[at + 1] - bounds[at]
+
+    def _own_verdicts(
+        self, member: Member, batch: VerdictBatch, unions: Sequence[Union | None]
+    ) -> VerdictBatch | None:
+        """The verdicts for a member; None: it hears of them before it is asked again."""
+        k = member.index
+        if self._gating.told_later(member):
+            return None
+        adopting = member.enabled and member.able.adopts is not None
+        as_is = all(u is not None and u.is_of(k) for u in unions)
+        return own_verdicts(batch, unions, k, member.wants, adopting=adopting or as_is)
 
     def finish(self, state: MergeState, /) -> None:
         """End the request in every drafter.
@@ -283,9 +284,9 @@ class MergeDrafter:
         as_states([state], MergeState, self)
         state.finished = True
         with ExitStack() as every:  # all of them, also if one raises
-            for k, (drafter, inner) in enumerate(zip(self.drafters, state.states, strict=True)):
-                every.callback(drafter.finish, inner)
-                every.callback(catch_up, drafter, k, [state])  # before it: the last comes first
+            for member in self._members:
+                every.callback(member.drafter.finish, state.states[member.index])
+                every.callback(member.catch_up, [state])  # before it: the last comes first
 
     def add_to_group(
         self, group: str, prompt: IntsLike, answer: IntsLike, *, tenant: str | None = None
@@ -294,24 +295,27 @@ class MergeDrafter:
 
         Raises: TokenTypeError, InputError.
         """
-        for add in self._having("add_to_group"):
-            add(group, prompt, answer, tenant=tenant)
+        for able in self._abilities:
+            if able.groups is not None:
+                able.groups.add_to_group(group, prompt, answer, tenant=tenant)
 
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
         """Tell every drafter with a history that its texts are of an old version now.
 
         Raises: InputError.
         """
-        for change in self._having("new_version"):
-            change(keep, tenant=tenant)
+        for able in self._abilities:
+            if able.versions is not None:
+                able.versions.new_version(keep, tenant=tenant)
 
     def drop_tenant(self, tenant: str) -> None:
         """Forget a tenant in every drafter that keeps anything of tenants.
 
         Raises: InputError.
         """
-        for drop in self._having("drop_tenant"):
-            drop(tenant)
+        for able in self._abilities:
+            if able.tenants is not None:
+                able.tenants.drop_tenant(tenant)
         self._merge.forget(tenant)
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
@@ -322,34 +326,29 @@ class MergeDrafter:
         """
         refusals: list[UnknownGroup] = []
         known = False
-        for drop in self._having("drop_group"):
+        for able in self._abilities:
+            if able.groups is None:
+                continue
             try:
-                drop(group, tenant)
+                able.groups.drop_group(group, tenant)
                 known = True
             except UnknownGroup as refusal:
                 refusals.append(refusal)
         if refusals and not known:
             raise refusals[0]
 
-    @property
-    def bytes_used(self) -> Callable[[], int]:
-        """What the drafters hold in memory, all together.
+    def bytes_used(self) -> int:
+        """Bytes that the drafters hold in memory, of those that can tell."""
+        return sum(able.memory.bytes_used() for able in self._abilities if able.memory is not None)
 
-        Raises: AttributeError if a drafter has no `bytes_used`: a part of the sum would mislead.
-        """
-        every = [drafter.bytes_used for drafter in self.drafters]  # type: ignore[attr-defined]
-        return lambda: sum(used() for used in every)
+    def tokens_held(self) -> int:
+        """Tokens of all texts that they hold, of those that can tell."""
+        return sum(able.memory.tokens_held() for able in self._abilities if able.memory is not None)
 
-    @property
-    def bytes_of(self) -> Callable[[str | None], int]:
-        """What the drafters that know tenants hold for one tenant.
-
-        Raises: AttributeError if none knows tenants.
-        """
-        every = self._having("bytes_of")
-        if not every:
-            raise AttributeError("none of the drafters has bytes_of()")
-        return lambda tenant: sum(of(tenant) for of in every)
+    def bytes_of(self, tenant: str | None) -> int:
+        """Bytes that the drafters which know tenants hold for one tenant."""
+        every = (able.tenants for able in self._abilities if able.tenants is not None)
+        return sum(own.bytes_of(tenant) for own in every)
 
     def text(self, state: MergeState, /) -> Int32s:
         """Prompt and observed tokens, as the drafters with `text` hold them: all the same.
@@ -358,9 +357,14 @@ class MergeDrafter:
         if no drafter has `text`.
         """
         as_states([state], MergeState, self)
-        for k, drafter in enumerate(self.drafters):
-            catch_up(drafter, k, [state])
-        return same_text(self.drafters, state)
+        for member in self._members:
+            member.catch_up([state])
+        texts = {
+            member.index: member.able.text.text(state.states[member.index])
+            for member in self._members
+            if member.able.text is not None
+        }
+        return same_text(list(texts.values()), len(self.drafters))
 
     def proposers(self, state: MergeState, /) -> list[tuple[int, ...]]:
         """Which drafters proposed a node, for each node of the state's last proposal: their places
@@ -368,8 +372,7 @@ class MergeDrafter:
 
         Raises: StateError.
         """
-        as_states([state], MergeState, self)
-        return [] if state.last is None else state.last.proposers()
+        return [tuple(sorted({p.drafter for p in each})) for each in self.provenance(state)]
 
     def provenance(self, state: MergeState, /) -> list[tuple[Proposer, ...]]:
         """For each node of the state's last proposal, each drafter that proposed it, and the
@@ -378,8 +381,8 @@ class MergeDrafter:
 
         Raises: StateError.
         """
-        (last,) = (one.last for one in as_states([state], MergeState, self))
-        return [] if last is None else last.provenance()
+        as_states([state], MergeState, self)
+        return [] if state.last is None else state.last.provenance()
 
     def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
         """The sources of all drafters that proposed a node, for each node of the state's last
@@ -387,11 +390,11 @@ class MergeDrafter:
 
         Raises: StateError.
         """
-        (last,) = (one.last for one in as_states([state], MergeState, self))
-        if last is None:
+        as_states([state], MergeState, self)
+        if state.last is None:
             return []
-        said = []
-        for drafter, inner, home in zip(self.drafters, state.states, last.homes, strict=True):
-            say = getattr(drafter, "sources", None)
-            said.append([(Source.OTHER,)] * len(home) if say is None else say(inner))
-        return last.sources(said)
+        of: dict[int, Sequence[tuple[Source, ...]]] = {}
+        for k, own in state.last.members.items():
+            able, other = self._abilities[k].sources, [(Source.OTHER,)] * len(own.home)
+            of[k] = other if able is None else able.sources(state.states[k])
+        return state.last.sources(of)

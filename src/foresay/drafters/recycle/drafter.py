@@ -80,11 +80,14 @@ class RecycleDrafter:
             chain=chain,
         )
         self._of: Tokens | None = None  # the target that taught it, if it was told of one
+        self._tokens = 0  # of all requests' texts
         self._warm = None if warm is None else Path(warm)
         if self._warm is not None:
             laws = read_laws(self._warm, k)
-            self._core.add_laws(None, laws.keys, laws.tokens, laws.levels)
+            self._core.add_table(None, laws.keys, laws.tokens, laws.levels)
             self._of = laws.of
+
+    needs_target = False
 
     def fit(self, target: Any, tokenizer_hash: bytes | None = None) -> None:
         """Take the target's vocabulary and tokenizer, which `save` writes down; refuse others than
@@ -130,7 +133,10 @@ class RecycleDrafter:
             if value is not None and not isinstance(value, str):
                 raise InputError(f"{name} is {value!r}; expected a str or None")
         seed, temperature = known_noise(sampling)
-        return self._core.begin(as_prompt(prompt), tenant, seed, temperature)
+        tokens = as_prompt(prompt)
+        state = self._core.begin(tokens, tenant, seed, temperature)
+        self._tokens += len(tokens)
+        return state
 
     def propose(
         self, states: Sequence[RecycleRequest], budgets: Sequence[int], /, *, least: float = 0.0
@@ -172,13 +178,16 @@ class RecycleDrafter:
         self._core.observe(
             _as_list(states), batch.tokens, batch.offsets, likeliest, logprobs, offsets
         )
+        self._tokens += len(batch.tokens)
 
     def finish(self, state: RecycleRequest, /) -> None:
         """End a request; what was learned stays.
 
         Raises: StateError.
         """
-        self._core.finish(_as_state(state))
+        size = len(self._core.text(_as_state(state)))
+        self._core.finish(state)
+        self._tokens -= size
 
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
         """The target's weights were replaced: with `keep` 0, what a tenant's requests taught is
@@ -214,6 +223,10 @@ class RecycleDrafter:
         """Bytes of all that was learned and of the running requests' texts."""
         return self._core.bytes
 
+    def tokens_held(self) -> int:
+        """Tokens of all running requests' texts."""
+        return self._tokens
+
     def bytes_of(self, tenant: str | None) -> int:
         """Bytes that are held for one tenant; 0 for one that is not known."""
         return self._core.bytes_of(tenant)
@@ -224,7 +237,7 @@ class RecycleDrafter:
 
         Raises: OSError.
         """
-        write_laws(Path(path), Laws(*self._core.laws(tenant), self._of), self.wants.topk)
+        write_laws(Path(path), Laws(*self._core.table(tenant), self._of), self.wants.topk)
 
 
 def _as_state(state: object) -> RecycleRequest:

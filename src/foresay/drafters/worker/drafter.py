@@ -119,11 +119,10 @@ class WorkerDrafter:
         self._target: dict[str, Any] | None = None  # what `fit` was told
         self._live: dict[int, WorkerState] = {}
         self._untold: dict[int, WorkerState] = {}  # requests that the process does not know yet
-        self._numbers = self._steps = 0
+        self._numbers = self._steps = self._held = 0
         self._asked: _Asked | None = None
         self._failures: list[float] = []
         self._stopped = False
-        self._held = 0
         self.restarts = 0
         """How often a process was replaced."""
         self.last_failure = ""
@@ -157,6 +156,8 @@ class WorkerDrafter:
         """End the process. Requests get empty drafts from now on, and can be finished."""
         self._stopped = True
         self._drop()
+
+    needs_target = False
 
     def fit(self, target: Any, tokenizer_hash: bytes | None = None) -> None:
         """Tell the drafter of the target's vocabulary and tokenizer.
@@ -204,7 +205,7 @@ class WorkerDrafter:
         self._worker()
         return state
 
-    def ask(self, states: Sequence[WorkerState], budgets: Sequence[int], /) -> None:
+    def start(self, states: Sequence[WorkerState], budgets: Sequence[int], /) -> None:
         """Send what `propose` will be called with next, which then collects the answer.
 
         Raises: as `propose`.
@@ -228,7 +229,7 @@ class WorkerDrafter:
         alive = as_states(states, WorkerState, self)
         checked = as_budgets(budgets, len(alive))
         if self._asked is None or (self._asked.states, self._asked.budgets) != (alive, checked):
-            self.ask(alive, checked)
+            self.start(alive, checked)
         drafts = self._collected()
         return [Draft.empty()] * len(alive) if drafts is None else drafts
 
@@ -272,11 +273,8 @@ class WorkerDrafter:
         Raises: TokenTypeError, InputError.
         """
         arrays = [as_tokens(prompt, "prompt"), as_tokens(answer, "answer")]
-        about: dict[str, Any] = {
-            "group": as_name(group, "group"),
-            "tenant": as_name(tenant, "tenant"),
-        }
-        self._send(self._worker(), "add_to_group", arrays, **about)
+        names: Any = {"group": as_name(group, "group"), "tenant": as_name(tenant, "tenant")}
+        self._send(self._worker(), "add_to_group", arrays, **names)
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group, if the drafter keeps groups. Raises: InputError."""
@@ -296,8 +294,7 @@ class WorkerDrafter:
         """
         if type(keep) is not int or keep < 0:
             raise InputError(f"keep is {keep!r}; expected a whole number from 0")
-        tenant = as_name(tenant, "tenant")
-        self._send(self._worker(), "new_version", keep=keep, tenant=tenant)
+        self._send(self._worker(), "new_version", keep=keep, tenant=as_name(tenant, "tenant"))
 
     def text(self, state: WorkerState, /) -> Int32s:
         """A copy of prompt and observed tokens. Raises: StateError."""
@@ -308,6 +305,11 @@ class WorkerDrafter:
         """Tokens of all live requests."""
         return sum(len(each.prompt) + len(each.answer) // 4 for each in self._live.values())
 
+    def bytes_of(self, tenant: str | None) -> int:
+        """Bytes of a tenant's texts here."""
+        own = [each for each in self._live.values() if each.begun["tenant"] == tenant]
+        return sum(4 * len(each.prompt) + len(each.answer) for each in own)
+
     def bytes_used(self) -> int:
         """Bytes of texts here, and what the worker held when it last answered."""
         return 4 * self.tokens_held() + self._held
@@ -316,12 +318,11 @@ class WorkerDrafter:
         self, life: Life | None, kind: str, arrays: Sequence[Any] = (), **values: Any
     ) -> bool:
         """Whether it was sent: not without a process, nor if that fails."""
-        sent = False
         if life is not None:
             with self._guarded():
                 life.send(packed(kind, arrays, **values), self._timeout)
-                sent = True
-        return sent
+                return True
+        return False
 
     def _start(self) -> Life:
         self._untold = dict(self._live)

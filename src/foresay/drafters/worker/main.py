@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from foresay.abilities import abilities_of
 from foresay.draft import Draft
 from foresay.drafter import Drafter, SeededParams
 from foresay.drafters.lineup import Room, check_name, make_drafter, parts_of
@@ -61,14 +62,14 @@ class _Worker:
                 f"the drafter {name!r} wants {drafter.wants} of each verdict; expected one that "
                 "drafts from the text alone, such as model:NAME"
             )
-        self._drafter = drafter
+        self._drafter, self._able = drafter, abilities_of(drafter)
         if frame.values["fit"] is not None:
             self._fit(frame.values["fit"])
 
     def _fit(self, told: dict[str, Any]) -> None:
-        fit = getattr(self._drafter, "fit", None)
-        if fit is not None:
+        if self._able.fits is not None:
             given = told["tokenizer_hash"]
+            fit: Any = self._able.fits.fit
             fit(_Told(told["vocabulary"]), None if given is None else bytes.fromhex(given))
 
     def do(self, frame: Frame) -> None:
@@ -151,26 +152,22 @@ class _Worker:
             parts.append([draft.scores is not None, probs is not None])
             arrays += [draft.tokens, draft.parents]
             arrays += [given for given in (draft.scores, probs) if given is not None]
-        used = getattr(self._drafter, "bytes_used", None)
-        held = 0 if used is None else int(used())
+        held = 0 if self._able.memory is None else self._able.memory.bytes_used()
         step = frame.whole("step")
         send(self._sock, packed("drafts", arrays, step=step, parts=parts, held=held), None)
 
     def _tell(self, frame: Frame) -> None:
-        call = getattr(self._drafter, frame.kind, None)
-        if call is None:
-            return
-        values = frame.values
+        values, able = frame.values, self._able
         try:
-            if frame.kind == "add_to_group":
+            if frame.kind == "add_to_group" and able.groups is not None:
                 prompt, answer = frame.expect(2)
-                call(values["group"], prompt, answer, tenant=values["tenant"])
-            elif frame.kind == "drop_group":
-                call(values["group"], values["tenant"])
-            elif frame.kind == "drop_tenant":
-                call(values["tenant"])
-            else:
-                call(frame.whole("keep"), tenant=values["tenant"])
+                able.groups.add_to_group(values["group"], prompt, answer, tenant=values["tenant"])
+            elif frame.kind == "drop_group" and able.groups is not None:
+                able.groups.drop_group(values["group"], values["tenant"])
+            elif frame.kind == "drop_tenant" and able.tenants is not None:
+                able.tenants.drop_tenant(values["tenant"])
+            elif frame.kind == "new_version" and able.versions is not None:
+                able.versions.new_version(frame.whole("keep"), tenant=values["tenant"])
         except InputError:
             pass  # such as a group that an earlier process knew
 

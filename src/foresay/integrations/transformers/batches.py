@@ -16,7 +16,7 @@ from transformers.generation import stopping_criteria as ends
 from foresay.drafter import Drafter
 from foresay.engine.request import Request
 from foresay.engine.samples import add_samples
-from foresay.engine.text import AnswerText
+from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError
 from foresay.integrations.transformers.arguments import (
     check_call,
@@ -112,7 +112,7 @@ def generate(
     return _padded(input_ids, [r.token_ids for r in requests], generation_config, stops)
 
 
-class _UntilCriteria(AnswerText):
+class _UntilCriteria(IncrementalDetokenizer):
     """Ends an answer where one of transformers' own criteria says so; they are called for every
     token."""
 

@@ -8,18 +8,31 @@ from dataclasses import fields
 from typing import Any
 
 from foresay import __version__
+from foresay.errors import InputError
 from foresay.integrations.vllm.meter import log
 from foresay.integrations.vllm.sampler_patch import patch_sampler
-from foresay.integrations.vllm.settings import VllmSettings
+from foresay.integrations.vllm.settings import VllmSettings, read_settings
 from foresay.integrations.vllm.versions import run_hooks
 
-__all__ = ["drafts_by_rows", "set_up"]
+__all__ = ["drafts_by_rows", "register", "set_up"]
 
 _OLDEST, _NEWEST = (0, 22), (0, 32)
 _warned = False
 
 
-def set_up(method: str, settings: VllmSettings, threads: int) -> bool:
+def register() -> None:
+    """The plugin that vLLM calls in each of its processes, for every command: calls what was given
+    to `when_vllm_starts`. A setting that is not valid is only logged here; the error is raised when
+    a drafter is made.
+    """
+    run_hooks()
+    try:
+        read_settings()
+    except InputError as error:
+        log.warning("foresay: %s", error)
+
+
+def set_up(settings: VllmSettings, threads: int) -> bool:
     """A drafter of ours starts: log one line, check vLLM's version, patch its sampler.
 
     Returns whether it may draft; if not, the log says why.
@@ -31,10 +44,9 @@ def set_up(method: str, settings: VllmSettings, threads: int) -> bool:
         if getattr(settings, item.name) != item.default
     ]
     log.info(
-        "foresay %s in vLLM %s: %s, threads: %d, settings: %s",
+        "foresay %s in vLLM %s: custom_class, threads: %d, settings: %s",
         __version__,
         version,
-        method,
         threads,
         ", ".join(changed) or "as by default",
     )

@@ -65,7 +65,7 @@ class SuffixProposer:
         self._meter = Meter(self.settings)
         self._changes = changes()  # of the weights
         self._begin_anew()
-        self._may_draft = set_up("custom_class", self.settings, self._threads)
+        self._may_draft = set_up(self.settings, self._threads)
         # vLLM freezes what the garbage collector knows, and holds this in a cycle: without help,
         # its texts would still be there when Python has ended, and be reported as leaked.
         weakref.finalize(self, self.__dict__.clear)

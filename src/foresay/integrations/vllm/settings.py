@@ -15,7 +15,7 @@ from typing import Any
 
 from foresay.errors import InputError
 
-__all__ = ["VllmSettings", "asks_for_suffix", "describe", "read_settings"]
+__all__ = ["VllmSettings", "describe", "read_settings"]
 
 PREFIX = "FORESAY_VLLM_"
 CONFIG = "FORESAY_CONFIG"
@@ -33,7 +33,6 @@ class VllmSettings:
     Raises: InputError when constructed.
     """
 
-    suffix: bool = _setting(False, "whether vLLM's method `suffix` runs on foresay's core")
     history: bool = _setting(True, "whether finished answers are drafted from")
     history_bytes: int = _setting(256 << 20, "memory for finished answers", 0, 1 << 50)
     groups: bool = _setting(
@@ -121,12 +120,6 @@ def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
         values[name] = _parsed(variable, word, type(known[name].default))
         _refuse_wrong(variable, values[name], known[name])
     return VllmSettings(**values)
-
-
-def asks_for_suffix(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether FORESAY_VLLM_SUFFIX is on, whatever the other settings are."""
-    given = os.environ if environ is None else environ
-    return _SWITCH.get(given.get(PREFIX + "SUFFIX", "").lower(), False)
 
 
 def describe() -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from foresay.errors import ModelError, UnsupportedModel
-from foresay.models.cpu.rope import frequencies, rope_type
+from foresay.models.rope import frequencies, rope_type
+from foresay.models.weights.settings import Settings
 
 __all__ = ["ARCHITECTURES", "DecoderConfig", "Kind", "read_config"]
 
@@ -99,7 +100,7 @@ def read_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
     Raises: UnsupportedModel for what the decoder does not compute, ModelError for a setting that is
     missing or has an invalid value.
     """
-    values, name = _Values(config, where), str(config.get("model_type"))
+    values, name = Settings(config, where), str(config.get("model_type"))
     if name not in ARCHITECTURES:
         raise UnsupportedModel(
             f"{where} is of architecture '{name:.60}'; expected {', '.join(ARCHITECTURES)}"
@@ -121,7 +122,7 @@ def read_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
     bias = values.flag("attention_bias")
     caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
     score_cap, logit_cap = (
-        values.cap(key, cap if name == "gemma2" else 0.0) if kind.after_norms else 0.0
+        _cap(values, key, cap if name == "gemma2" else 0.0) if kind.after_norms else 0.0
         for key, cap in caps.items()
     )
     return DecoderConfig(
@@ -149,58 +150,16 @@ def read_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
     )
 
 
-class _Values:
-    """Settings, checked when they are read. One that is null counts as missing."""
-
-    def __init__(self, config: Mapping[str, Any], where: str) -> None:
-        self.config, self.where = config, where
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if type(value) is not int or not 1 <= value < 1 << 31:
-            raise self._wrong(key, value, "a whole number from 1")
-        return value
-
-    def real(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        if type(value) not in (int, float) or not 0 < value < 1e30:
-            raise self._wrong(key, value, "a number above 0")
-        return float(value)
-
-    def cap(self, key: str, default: float) -> float:
-        """0: none. Here null is no cap, and a missing one the default."""
-        if key in self.config and self.config[key] is None:
-            return 0.0
-        return self.real(key) if key in self.config else default
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self._get(key, default)
-        if type(value) is not bool:
-            raise self._wrong(key, value, "true or false")
-        return value
-
-    def settings(self, key: str) -> dict[str, Any]:
-        value = self._get(key, {})
-        if not isinstance(value, dict):
-            raise self._wrong(key, value, "an object")
-        return value
-
-    def inside(self, settings: dict[str, Any]) -> _Values:
-        return _Values(settings, self.where)
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self.config.get(key)
-        if value is None and default is None:
-            raise ModelError(f"{self.where} has no setting '{key}'")
-        return default if value is None else value
-
-    def _wrong(self, key: str, value: object, valid: str) -> ModelError:
-        return ModelError(f"{self.where}: '{key}' is {value!r:.60}; expected {valid}")
+def _cap(values: Settings, key: str, default: float) -> float:
+    """0: none. Here null is no cap, and a missing one the default."""
+    if key not in values.values:
+        return default
+    return values.real(key) if key in values else 0.0
 
 
-def _refuse(values: _Values, kind: Kind) -> None:
+def _refuse(values: Settings, kind: Kind) -> None:
     """What would change the logits, and is not computed."""
-    config, where = values.config, values.where
+    config, where = values.values, values.where
     activations = (
         {"hidden_act": ("gelu", "gelu_pytorch_tanh"), "hidden_activation": ("gelu_pytorch_tanh",)}
         if kind.gelu
@@ -217,11 +176,11 @@ def _refuse(values: _Values, kind: Kind) -> None:
         raise UnsupportedModel(f"{where} attends to later tokens; expected causal attention")
 
 
-def _layer_types(values: _Values, name: str, layers: int) -> list[str]:
-    given = values.config.get("layer_types")
+def _layer_types(values: Settings, name: str, layers: int) -> list[str]:
+    given = values.values.get("layer_types")
     if name in ("mistral", "phi3"):
         missing = 4096 if name == "mistral" else None
-        return [_SLIDING if values.config.get("sliding_window", missing) else _FULL] * layers
+        return [_SLIDING if values.values.get("sliding_window", missing) else _FULL] * layers
     if name in ("llama", "gemma"):
         return [_FULL] * layers
     if given is not None:
@@ -243,16 +202,16 @@ def _layer_types(values: _Values, name: str, layers: int) -> list[str]:
 
 
 def _ropes(
-    values: _Values, kind: Kind, name: str, head_dim: int
+    values: Settings, kind: Kind, name: str, head_dim: int
 ) -> tuple[tuple[tuple[float, ...], ...], float]:
     """The lists of frequencies, and the factor of their sines and cosines. Of settings in the old
     style (rope_theta, rope_scaling) and in the new one (rope_parameters).
     """
-    old, new = values.settings("rope_scaling"), values.settings("rope_parameters")
+    old, new = values.inner("rope_scaling"), values.inner("rope_parameters")
     if name != "gemma3_text":
         found, scale = _rope(values, old or new, "rope_theta", 10_000.0, kind, head_dim)
         return (found,), scale
-    full, local = (values.inside(new).settings(each) for each in (_FULL, _SLIDING))
+    full, local = (values.inside(new).inner(each) for each in (_FULL, _SLIDING))
     found, scale = _rope(values, {**full, **old}, "rope_theta", 1_000_000.0, kind, head_dim)
     near, other = _rope(values, local, "rope_local_base_freq", 10_000.0, kind, head_dim)
     if scale != other:
@@ -264,12 +223,12 @@ def _ropes(
 
 
 def _rope(
-    values: _Values, given: dict[str, Any], key: str, base: float, kind: Kind, head_dim: int
+    values: Settings, given: dict[str, Any], key: str, base: float, kind: Kind, head_dim: int
 ) -> tuple[tuple[float, ...], float]:
     original = "original_max_position_embeddings"
     settings = {original: values.whole("max_position_embeddings"), **given}
-    if values.config.get(original) is not None:
-        settings[original] = values.config[original]  # which transformers prefers
+    if values.values.get(original) is not None:
+        settings[original] = values.values[original]  # which transformers prefers
     base = values.inside(given).real("rope_theta", values.real(key, base))
     if base <= 1:
         raise ModelError(f"{values.where}: '{key}' is {base}; expected a number above 1")
@@ -286,8 +245,5 @@ def _rope(
         raise UnsupportedModel(
             f"{values.where} uses RoPE of type '{rope_type(settings):.60}'; expected default"
         )
-    try:
-        found, scale = frequencies(base, dims, settings)
-    except ModelError as error:
-        raise type(error)(f"{values.where}: {error}") from error
+    found, scale = frequencies(base, dims, settings, values.where)
     return tuple(found.tolist()), scale

@@ -1,13 +1,9 @@
 """The linear layers on the CPU: weights packed once for the machine, and batch-invariant.
 
-The core multiplies bfloat16 on every machine, batch-invariant. oneDNN multiplies float32. For an
-ordinary Linear it packs the weights again at every call, which takes longer than the multiplication
-where the rows are few. And the order in which it adds products may depend on how many rows there
-are: so the classes of row counts with equal bits are found by tests, and calls are kept within one
-of them. It may also depend on the place of a row among the others: another loop computes the rows
-after the last whole block (with AVX2, blocks of 6). Then only whole blocks are computed. Prefill
-rows come many at once, in another class than decode rows; which of the two a token is does not
-depend on other texts.
+The core multiplies bfloat16 so on every machine. oneDNN multiplies float32, and the order in which
+it adds products may depend on how many rows there are, or on a row's place in a block: so the row
+counts with equal bits are found by tests, and calls are kept among them. Prefill rows come many at
+once, with row counts of their own; what is prefill does not depend on other texts.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ by row, as llama.cpp quantises them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +14,29 @@ from foresay._core import BlockLinear
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu.decoder import LayeredDecoder, Linear, make_decoder
 from foresay.models.cpu.decoder_config import DecoderConfig, read_config
-from foresay.models.cpu.quantise import BLOCK, Quantise, check_quantise, quantised
+from foresay.models.options import Quantise, check_quantise
 from foresay.models.progress import Progress, silent
-from foresay.models.weights.folder import config_of, tensors_of
-from foresay.models.weights.safetensors import SafeTensor
+from foresay.models.weights.folder import ExpectedTensors, config_of, tensors_of
+from foresay.models.weights.gguf_values import BLOCK, quantised
 
-__all__ = ["quantised_config", "quantised_decoder"]
+__all__ = ["can_quantise", "quantised_config", "quantised_decoder"]
 
 _VALUES_AT_A_TIME = 1 << 22
-_IGNORED = (".rotary_emb.inv_freq",)  # that old models have, and transformers makes itself
+# Old models have the first, which transformers makes itself; and the second may be there beside the
+# embedding that it is.
+_IGNORED = ("rotary_emb.inv_freq", "lm_head.weight")
+
+
+def can_quantise(folder: Path) -> bool:
+    """Whether the core's decoder knows the architecture of a folder.
+
+    Raises: ModelError for a configuration that is damaged.
+    """
+    try:
+        quantised_config(folder)
+    except UnsupportedModel:
+        return False
+    return True
 
 
 def quantised_config(folder: Path) -> DecoderConfig:
@@ -58,9 +72,9 @@ def quantised_decoder(
     """
     check_quantise(format)
     config = quantised_config(folder)
-    tensors = _Tensors(folder, tensors_of(folder), config, format, progress)
-    decoder = make_decoder(config, tensors, folder)
-    tensors.refuse_others()
+    source = _Tensors(folder, config, format, progress)
+    decoder = make_decoder(config, source, folder)
+    source.tensors.refuse_others(_IGNORED, f"those of a {config.layers}-layer decoder")
     return decoder
 
 
@@ -68,17 +82,11 @@ class _Tensors:
     """`Weights` of a folder."""
 
     def __init__(
-        self,
-        folder: Path,
-        tensors: Mapping[str, SafeTensor],
-        config: DecoderConfig,
-        format: Quantise,
-        progress: Progress,
+        self, folder: Path, config: DecoderConfig, format: Quantise, progress: Progress
     ) -> None:
-        self._folder, self._tensors, self._config = folder, tensors, config
-        self._format, self._progress = format, progress
-        self._done, self._total = 0, sum(tensor.size for tensor in tensors.values())
-        self._used = {"lm_head.weight"}  # which a model may have beside the embedding that it is
+        self.tensors = ExpectedTensors(folder, tensors_of(folder), "a model of its config.json")
+        self._config, self._format, self._progress = config, format, progress
+        self._done, self._total = 0, sum(one.size for one in self.tensors.found.values())
         progress("quantise", 0, self._total)
 
     def linears(self, wanted: Sequence[Linear]) -> list[BlockLinear]:
@@ -86,13 +94,15 @@ class _Tensors:
 
     def _linear(self, path: str, outs: int, ins: int, bias: bool) -> BlockLinear:
         whole, first, rows = _place(path, outs, self._config)
-        tensor = self._tensor(f"{whole}.weight", rows, ins)
+        tensor = self.tensors.take(f"{whole}.weight", (rows, ins))
         step = max(1, _VALUES_AT_A_TIME // ins)
         parts = [
             quantised(tensor.rows(at, min(step, first + outs - at)), self._format)
             for at in range(first, first + outs, step)
         ]
-        added = self._tensor(f"{whole}.bias", rows).rows(first, outs) if bias else None
+        added = None
+        if bias:
+            added = self.tensors.take(f"{whole}.bias", (rows,)).rows(first, outs)
         self._done += tensor.size // rows * outs
         self._progress("quantise", self._done, self._total)
         stored = np.concatenate(parts).reshape(-1)
@@ -104,32 +114,8 @@ class _Tensors:
             ) from error
 
     def norm(self, path: str, width: int) -> NDArray[np.float32]:
-        found = self._tensor(f"{path}.weight", width).rows(0, width)
+        found = self.tensors.take(f"{path}.weight", (width,)).rows(0, width)
         return found + np.float32(1) if self._config.kind.above_one else found
-
-    def refuse_others(self) -> None:
-        """Refuse a folder with a tensor that was not asked for: another model, perhaps.
-
-        Raises: UnsupportedModel.
-        """
-        for name in self._tensors:
-            if name not in self._used and not name.endswith(_IGNORED):
-                raise UnsupportedModel(
-                    f"'{self._folder}' has the tensor '{name:.80}', which a model of its "
-                    "config.json does not use"
-                )
-
-    def _tensor(self, name: str, *shape: int) -> SafeTensor:
-        if name not in self._tensors:
-            raise ModelError(f"'{self._folder}' lacks the tensor '{name}'")
-        self._used.add(name)
-        found = self._tensors[name]
-        if found.shape != shape:
-            raise ModelError(
-                f"'{found.file}': the tensor '{name}' is {list(found.shape)}; expected "
-                f"{list(shape)} by its config.json"
-            )
-        return found
 
 
 def _place(path: str, outs: int, config: DecoderConfig) -> tuple[str, int, int]:

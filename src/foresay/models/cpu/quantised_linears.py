@@ -13,7 +13,8 @@ from transformers.pytorch_utils import Conv1D
 from foresay._core import BlockLinear
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu.linears import linear_layers
-from foresay.models.cpu.quantise import BLOCK, Quantise, quantised
+from foresay.models.options import Quantise
+from foresay.models.weights.gguf_values import BLOCK, quantised
 
 __all__ = ["QuantisedLinear", "quantise_linears"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy as copy_of
 from typing import Any
 
 import numpy as np
@@ -10,89 +11,22 @@ import torch
 from torch import Tensor
 
 from foresay._core import AttentionStep, Decoder, Kv
-from foresay.errors import InputError
+from foresay.errors import InputError, UnsupportedModel
 from foresay.models.cpu.decoder import LayeredDecoder
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
-from foresay.models.cpu.quantise import Quantise
 from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
 from foresay.models.cpu.stored_decoder import decoder_of
 from foresay.models.invariance import is_batch_invariant
-from foresay.models.progress import Progress, silent
+from foresay.models.options import LoadOptions
 from foresay.models.remembered import Memory, is_remembering
 from foresay.models.replacing import cannot_replace
 from foresay.models.rows import StepRows
-from foresay.models.target import Hidden, Outputs, Part
-from foresay.models.weights import StoredModel
+from foresay.models.target import Hidden, Outputs, SequenceInput
+from foresay.models.weights.stored import StoredModel
 
-__all__ = ["StoredTarget", "load_quantised", "load_stored"]
+__all__ = ["StoredTarget", "load_blocks"]
 
 _TRIED = 48  # tokens of the prompt that batch invariance is tried with: it holds by arithmetic
-
-
-def load_stored(
-    model: StoredModel,
-    *,
-    deterministic: bool = True,
-    threads: int = 0,
-    progress: Progress = silent,
-) -> StoredTarget:
-    """The target of a GGUF file that `runs_as_stored`. It waits for weights that are being read.
-
-    Raises: ModelError naming the tensor that is damaged.
-    """
-    assert model.plan is not None
-    threads = threads or torch.get_num_threads()
-    if model.decoder is None:
-        decoder = decoder_of(model, threads, progress)
-    else:
-        decoder = model.decoder.result()
-    target = StoredTarget(
-        decoder,
-        context=model.plan.config["max_position_embeddings"],
-        threads=threads,
-        identity=f"{model.identity} as stored",
-    )
-    return _tried(target, decoder, progress) if deterministic else target
-
-
-def load_quantised(
-    model: StoredModel,
-    quantize: Quantise,
-    *,
-    deterministic: bool = True,
-    threads: int = 0,
-    progress: Progress = silent,
-) -> StoredTarget:
-    """The target of a folder of safetensors whose matrices are quantised when they are read.
-
-    Raises: as `quantised_decoder`.
-    """
-    config = quantised_config(model.folder)
-    decoder = quantised_decoder(model.folder, quantize, progress)
-    target = StoredTarget(
-        decoder,
-        context=config.context,
-        threads=threads or torch.get_num_threads(),
-        identity=f"{model.identity} {quantize}",
-    )
-    return _tried(target, decoder, progress) if deterministic else target
-
-
-def _tried(target: StoredTarget, decoder: LayeredDecoder, progress: Progress) -> StoredTarget:
-    """The target, tried out: whether it is batch-invariant here. Layers of one kind run the same
-    kernels over other numbers, so one of each kind is tried, with the head behind them. What an
-    earlier start has found is not tried again.
-    """
-    memory = Memory("batch-invariant", str(target.identity), target.threads)
-    if is_remembering() and memory.read() is True:
-        target.exact = True
-        return target
-    progress("try", 0, 1)
-    tried = StoredTarget(decoder.one_of_each_kind(), context=target.context, threads=target.threads)
-    target.exact = is_batch_invariant(tried, prompt=_TRIED, hidden=True)
-    if is_remembering() and target.exact:
-        memory.write(True)
-    return target
 
 
 class StoredTarget:
@@ -133,7 +67,7 @@ class StoredTarget:
     def open_filled(self, tokens: int) -> Kv:
         return filled_kv(self.open(), self.shapes, self.dtype, tokens)
 
-    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         if isinstance(hidden, tuple):
             raise InputError(
                 f"hidden states of layers {list(hidden)} are asked for, but weights that are used "
@@ -148,6 +82,14 @@ class StoredTarget:
         found = None if states is None else torch.from_numpy(states)
         return Outputs(torch.from_numpy(logits), found)
 
+    def only(self, kept: Sequence[int]) -> StoredTarget:
+        """See `skipping.HasLayers`."""
+        if not isinstance(self.decoder, LayeredDecoder):
+            raise UnsupportedModel("the decoder's layers are not known; expected make_decoder's")
+        made = copy_of(self)
+        made.kept, made.decoder = list(kept), self.decoder.only(kept)
+        return made
+
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """None: what is stored in blocks cannot be replaced."""
         return {}
@@ -155,3 +97,44 @@ class StoredTarget:
     def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
         """Raises: InputError; nothing changes."""
         raise cannot_replace(next(iter(weights), "(none)"))
+
+
+def load_blocks(model: StoredModel, options: LoadOptions) -> StoredTarget:
+    """The target of a GGUF file that `runs_as_stored`, or of a folder of safetensors whose matrices
+    are quantised when they are read. It waits for weights that are being read.
+
+    Raises: ModelError naming the tensor that is damaged; for a folder as `quantised_decoder`.
+    """
+    threads = options.threads or torch.get_num_threads()
+    if model.plan is None:
+        assert options.quantize is not None
+        context = quantised_config(model.folder).context
+        decoder = quantised_decoder(model.folder, options.quantize, options.progress)
+    else:
+        context = model.plan.config["max_position_embeddings"]
+        decoder = (
+            decoder_of(model, threads, options.progress)
+            if model.decoder is None
+            else model.decoder.result()
+        )
+    identity = f"{model.identity} {options.quantize or 'as stored'}"
+    target = StoredTarget(decoder, context=context, threads=threads, identity=identity)
+    if options.deterministic:
+        target.exact = _is_exact(target, decoder, options)
+    return target
+
+
+def _is_exact(target: StoredTarget, decoder: LayeredDecoder, options: LoadOptions) -> bool:
+    """Whether the target is batch-invariant here. Layers of one kind run the same kernels over
+    other numbers, so one of each kind is tried, with the head behind them. What an earlier start
+    has found is not tried again.
+    """
+    memory = Memory("batch-invariant", str(target.identity), target.threads)
+    if is_remembering() and memory.read() is True:
+        return True
+    options.progress("try", 0, 1)
+    tried = StoredTarget(decoder.one_of_each_kind(), context=target.context, threads=target.threads)
+    exact = is_batch_invariant(tried, prompt=_TRIED, hidden=True)
+    if is_remembering() and exact:
+        memory.write(True)
+    return exact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy as copy_of
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from foresay.models.cpu.linears import PackedLinear, prefilling
 from foresay.models.passes import forward_pass, named_layers
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
-from foresay.models.target import Hidden, Outputs, Part
+from foresay.models.skipping import model_with
+from foresay.models.target import Hidden, Outputs, SequenceInput
 from foresay.models.visibility import Visible
 
 __all__ = ["CpuTarget"]
@@ -58,6 +60,7 @@ class CpuTarget:
         self.exact: bool | None = None
         self.version = 0
         self.depth = named_layers(model)
+        self.identity: str | None = None
         self._names = names
 
     @property
@@ -71,7 +74,7 @@ class CpuTarget:
     def open_filled(self, tokens: int) -> Kv:
         return filled_kv(self.open(), self.shapes, self.dtype, tokens)
 
-    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         kvs: list[Any] = [part.kv for part in parts]
         step = AttentionStep(kvs, rows.offsets, rows.parents, kept=self.kept)
@@ -79,6 +82,13 @@ class CpuTarget:
         positions = torch.from_numpy(step.positions)
         with prefilling(torch.from_numpy(rows.prefill)):
             return forward_pass(self.model, rows, attention, positions, hidden=hidden)
+
+    def only(self, kept: Sequence[int]) -> CpuTarget:
+        """See `skipping.HasLayers`."""
+        made = copy_of(self)
+        made.kept, made.layers = list(kept), [self.layers[at] for at in kept]
+        made.model = model_with(self.model, len(self.shapes), kept)
+        return made
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         kinds = kinds_of(tensors_of(self.model)) | _packed_kinds(self._packed())

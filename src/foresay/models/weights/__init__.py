@@ -28,15 +28,10 @@ from foresay.models.weights.aliases import (
 from foresay.models.weights.cache import FORMAT, cache_folder, place
 from foresay.models.weights.folder import check
 from foresay.models.weights.gguf_header import read_header
+from foresay.models.weights.gguf_values import not_installed, tensor_bytes
 from foresay.models.weights.hashes import sha256_of
 from foresay.models.weights.hub import fetch_snapshot
-from foresay.models.weights.stored import (
-    StoredModel,
-    in_folder,
-    in_gguf,
-    not_installed,
-    tensor_bytes,
-)
+from foresay.models.weights.stored import StoredModel, in_folder, in_gguf
 
 __all__ = [
     "ALIASES",
@@ -76,21 +71,16 @@ def find(
     """
     check_flag(convert, "convert")
     kind, text = _kind_of(name, revision)
-    report = progress or silent
-    if kind == "folder":
-        return check(Path(text))
-    if kind == "hub":
-        return _from_hub(text, revision, cache, report)
+    folder, report = cache_folder(cache), progress or silent
     if kind == "file":
-        return _converted(Path(text), cache_folder(cache), report, convert)
-    folder = converted_folder(text, cache_folder(cache))
-    if folder.is_dir():
-        return check(folder)
-    found = stored_alias(text, cache_folder(cache), report)
+        return _converted(Path(text), folder, report, convert)
+    if kind == "alias" and converted_folder(text, folder).is_dir():
+        return check(converted_folder(text, folder))
+    found = _stored(kind, text, revision, cache, report)
     if found.gguf is None:
         return found.folder
     note = {"source": ALIASES[text].requirement, "sha256": ALIASES[text].sha256}
-    return _write(found.gguf, folder, note, report, convert)
+    return _write(found.gguf, converted_folder(text, folder), note, report, convert)
 
 
 def find_stored(
@@ -107,14 +97,24 @@ def find_stored(
     tensor that a GGUF file has no room for.
     """
     kind, text = _kind_of(name, revision)
-    report = progress or silent
+    return _stored(kind, text, revision, cache, progress or silent)
+
+
+def _stored(
+    kind: _Kind,
+    text: str,
+    revision: str | None,
+    cache: str | PathLike[str] | None,
+    progress: Progress,
+) -> StoredModel:
     if kind == "folder":
         return in_folder(Path(text))
     if kind == "hub":
-        return in_folder(_from_hub(text, revision, cache, report))
+        where = None if cache is None else cache_folder(cache) / "hub"
+        return in_folder(fetch_snapshot(text, revision=revision, cache=where, progress=progress))
     if kind == "file":
-        return in_gguf(Path(text), cache_folder(cache), report)
-    return stored_alias(text, cache_folder(cache), report)
+        return in_gguf(Path(text), cache_folder(cache), progress)
+    return stored_alias(text, cache_folder(cache), progress)
 
 
 def _kind_of(name: str | PathLike[str], revision: str | None) -> tuple[_Kind, str]:
@@ -138,13 +138,6 @@ def _kind_of(name: str | PathLike[str], revision: str | None) -> tuple[_Kind, st
     if hub:
         return "hub", text
     raise _no_model(text)
-
-
-def _from_hub(
-    name: str, revision: str | None, cache: str | PathLike[str] | None, progress: Progress
-) -> Path:
-    where = None if cache is None else cache_folder(cache) / "hub"
-    return fetch_snapshot(name, revision=revision, cache=where, progress=progress)
 
 
 def _no_model(text: str) -> ModelError:
@@ -198,7 +191,9 @@ def _write(
 def _converter() -> ModuleType:
     """The module that decodes values, with a package that may not be installed."""
     try:
-        from foresay.models.weights import gguf
+        import gguf  # noqa: F401 (before the file is hashed)
+
+        from foresay.models.weights import gguf as converter
     except ImportError as error:
         raise not_installed(error) from error
-    return gguf
+    return converter

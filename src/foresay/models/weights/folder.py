@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foresay.errors import ModelError
+from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.weights.safetensors import SafeTensor, read_tensors
 
-__all__ = ["check", "config_of", "tensors_of"]
+__all__ = ["ExpectedTensors", "check", "config_of", "tensors_of"]
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _INDEX = "model.safetensors.index.json"
@@ -75,6 +76,53 @@ def tensors_of(folder: Path) -> dict[str, SafeTensor]:
                 f"'{folder / name}' lacks the tensor '{tensor:.80}', which '{_INDEX}' names"
             )
     return {tensor: files[name][tensor] for tensor, name in places.items()}
+
+
+class ExpectedTensors:
+    """Tensors of a folder, compared with what a model expects.
+
+    what    has these tensors, such as "an MTP head"
+    prefix  how their names begin in the folder, which is left out in `found`
+    """
+
+    def __init__(
+        self, folder: Path, found: Mapping[str, SafeTensor], what: str, prefix: str = ""
+    ) -> None:
+        self.folder, self.found = folder, found
+        self._what, self._prefix = what, prefix
+        self._used = set[str]()
+
+    def take(self, name: str, shape: Sequence[int]) -> SafeTensor:
+        """The tensor of that name and shape.
+
+        Raises: ModelError.
+        """
+        if name not in self.found:
+            raise ModelError(
+                f"'{self.folder}' lacks the tensor '{self._prefix}{name}' of {self._what}"
+            )
+        self._used.add(name)
+        found = self.found[name]
+        if found.shape != tuple(shape):
+            raise ModelError(
+                f"'{self.folder}': the tensor '{self._prefix}{name}' of {self._what} has the shape "
+                f"{list(found.shape)}, but its config.json says {list(shape)}"
+            )
+        return found
+
+    def refuse_others(self, idle: Iterable[str], expected: str) -> None:
+        """Refuse a tensor that was not taken, but for names that end as those in `idle`: the folder
+        may be of another model.
+
+        Raises: UnsupportedModel.
+        """
+        for name in sorted(self.found):
+            ignored = any(f".{name}".endswith(f".{each}") for each in idle)
+            if name not in self._used and not ignored:
+                raise UnsupportedModel(
+                    f"'{self.folder}' has the tensor '{self._prefix}{name:.80}', which "
+                    f"{self._what} has not; expected {expected}"
+                )
 
 
 def _index(folder: Path) -> dict[str, str]:

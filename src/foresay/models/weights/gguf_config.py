@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.weights.gguf_header import Header, Tensor
+from foresay.models.weights.settings import Settings
 
 __all__ = ["Plan", "StoredTensor", "check_rope_factors", "plan"]
 
@@ -73,101 +74,63 @@ def plan(header: Header, path: str) -> Plan:
     parts = header.metadata.get("split.count", 1)
     if np.ndim(parts) or parts not in (0, 1):
         raise UnsupportedModel(f"'{path}' is one of {parts} parts of a model; join them first")
-    keys = _Keys(header, path)
-    config = _config(keys)
-    tensors = _tensors(header, config, keys)
+    architecture = str(header.metadata.get("general.architecture", "(none)"))
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedModel(
+            f"'{path}' is of architecture '{architecture}'; expected {', '.join(ARCHITECTURES)}"
+        )
+    config = _config(_keys(header, architecture, path), architecture, len(header.tensors))
+    tensors = _tensors(header, config, architecture, path)
     used = {stored.tensor.name for stored in tensors.values()} | {"rope_freqs.weight"}
     for name in header.tensors:
         if name not in used:
             raise UnsupportedModel(
                 f"'{path}' has the tensor '{name}', which a model of architecture "
-                f"'{keys.architecture}' does not use here"
+                f"'{architecture}' does not use here"
             )
     factors = header.tensors.get("rope_freqs.weight")
-    if factors is not None and keys.architecture != "llama":
+    if factors is not None and architecture != "llama":
         raise UnsupportedModel(f"'{path}' has RoPE factors, known only for architecture 'llama'")
     return Plan(config, tensors, factors)
 
 
-class _Keys:
-    """The keys of one architecture, checked when they are read."""
-
-    def __init__(self, header: Header, path: str) -> None:
-        self._metadata, self._tensors, self.path = header.metadata, len(header.tensors), path
-        self.architecture = str(header.metadata.get("general.architecture", "(none)"))
-        if self.architecture not in ARCHITECTURES:
-            raise UnsupportedModel(
-                f"'{path}' is of architecture '{self.architecture}'; "
-                f"expected {', '.join(ARCHITECTURES)}"
-            )
-        for key, value in header.metadata.items():
-            own, _, rest = key.partition(".")
-            if own != self.architecture or rest in _KEYS:
-                continue
-            if rest not in _IDLE or np.ndim(value) or value != _IDLE[rest]:
-                shown = value if np.ndim(value) == 0 else "a list"
-                raise UnsupportedModel(f"'{path}' sets {key} to {shown}, which is not supported")
-
-    @property
-    def layers(self) -> int:
-        """Of which there are never more than tensors; lists are made as long."""
-        layers = self.whole("block_count")
-        if layers > self._tensors:
-            raise ModelError(
-                f"'{self.path}' says it has {layers} layers, but has {self._tensors} tensors"
-            )
-        return layers
-
-    def has(self, key: str) -> bool:
-        return f"{self.architecture}.{key}" in self._metadata
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if isinstance(value, np.ndarray) and value.size and bool((value == value[0]).all()):
-            value = value[0].item()  # one number per layer, all the same
+def _keys(header: Header, architecture: str, path: str) -> Settings:
+    """The keys of the architecture, without its name; of a list of one number per layer, all the
+    same, that number."""
+    keys: dict[str, Any] = {}
+    for key, value in header.metadata.items():
+        own, _, rest = key.partition(".")
+        if own != architecture:
+            continue
+        several = np.ndim(value) > 0
+        if rest not in _KEYS and (several or rest not in _IDLE or value != _IDLE[rest]):
+            shown = "a list" if several else value
+            raise UnsupportedModel(f"'{path}' sets {key} to {shown}, which is not supported")
         if isinstance(value, np.ndarray):
-            raise UnsupportedModel(
-                f"'{self.path}' has other values of {key}; expected one for every layer"
-            )
-        if type(value) is not int or not 1 <= value < 1 << 31:
-            raise self._wrong(key, value, "a whole number from 1")
-        return value
-
-    def real(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        if type(value) not in (int, float) or not 0 < value < 1e30:
-            raise self._wrong(key, value, "a number above 0")
-        return float(str(np.float32(value)))  # 1e-05, which float32 cannot hold exactly
-
-    def text(self, key: str, default: str) -> str:
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise self._wrong(key, value, "a word")
-        return value
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
-        if value is None:
-            raise ModelError(f"'{self.path}' has no key {self.architecture}.{key}")
-        return value
-
-    def _wrong(self, key: str, value: object, valid: str) -> ModelError:
-        shown = f"{value!r:.60}"
-        return ModelError(f"'{self.path}': {self.architecture}.{key} is {shown}; expected {valid}")
+            if not value.size or not bool((value == value[0]).all()):
+                raise UnsupportedModel(
+                    f"'{path}' has other values of {rest}; expected one for every layer"
+                )
+            value = value[0].item()
+        if isinstance(value, float):
+            value = float(str(np.float32(value)))  # 1e-05, which float32 cannot hold exactly
+        keys[rest] = value
+    return Settings(keys, f"'{path}'", f"{architecture}.{{}}")
 
 
-def _config(keys: _Keys) -> dict[str, Any]:
-    architecture = keys.architecture
+def _config(keys: Settings, architecture: str, tensors: int) -> dict[str, Any]:
     model_type, model_class = ARCHITECTURES[architecture]
     width, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
-    if not keys.has("attention.key_length") and width % heads:
-        raise ModelError(f"'{keys.path}': {width} dimensions do not divide into {heads} heads")
+    if "attention.key_length" not in keys and width % heads:
+        raise ModelError(f"{keys.where}: {width} dimensions do not divide into {heads} heads")
     head = keys.whole("attention.key_length", width // heads or None)
-    context = keys.whole("context_length")
+    context, layers = keys.whole("context_length"), keys.whole("block_count")
+    if layers > tensors:  # lists are made as long
+        raise ModelError(f"{keys.where} says it has {layers} layers, but has {tensors} tensors")
     for key in ("attention.value_length", "rope.dimension_count"):
         if keys.whole(key, head) != head:
             raise UnsupportedModel(
-                f"'{keys.path}': {key} is {keys.whole(key)}; expected {head}, the "
+                f"{keys.where}: {key} is {keys.whole(key)}; expected {head}, the "
                 "dimensions of a key"
             )
     config: dict[str, Any] = {
@@ -176,7 +139,7 @@ def _config(keys: _Keys) -> dict[str, Any]:
         "vocab_size": 0,  # known from the embedding
         "hidden_size": width,
         "intermediate_size": keys.whole("feed_forward_length"),
-        "num_hidden_layers": keys.layers,
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
         "head_dim": head,
@@ -191,14 +154,14 @@ def _config(keys: _Keys) -> dict[str, Any]:
     }
     if heads % config["num_key_value_heads"] or head % 2:
         raise ModelError(
-            f"'{keys.path}': {heads} heads of {head} do not share "
+            f"{keys.where}: {heads} heads of {head} do not share "
             f"{config['num_key_value_heads']} keys"
         )
     if architecture in ("gemma2", "gemma3"):
-        config |= _gemma(keys, config)
-    elif keys.has("attention.sliding_window") and keys.whole("attention.sliding_window") < context:
+        config |= _gemma(keys, config, second=architecture == "gemma2")
+    elif "attention.sliding_window" in keys and keys.whole("attention.sliding_window") < context:
         raise UnsupportedModel(
-            f"'{keys.path}' has a sliding window of {keys.whole('attention.sliding_window')}, "
+            f"{keys.where} has a sliding window of {keys.whole('attention.sliding_window')}, "
             f"which is not supported for architecture '{architecture}'"
         )
     if architecture != "qwen2":  # where the biases of queries, keys and values are no choice
@@ -208,17 +171,16 @@ def _config(keys: _Keys) -> dict[str, Any]:
     elif not architecture.startswith("gemma"):
         config |= {"hidden_act": "silu"}
         for key in ("attn_logit_softcapping", "final_logit_softcapping"):
-            if keys.has(key):
-                raise UnsupportedModel(f"'{keys.path}': '{architecture}' has no {key}")
+            if key in keys:
+                raise UnsupportedModel(f"{keys.where}: '{architecture}' has no {key}")
     return config
 
 
-def _gemma(keys: _Keys, config: dict[str, Any]) -> dict[str, Any]:
+def _gemma(keys: Settings, config: dict[str, Any], *, second: bool) -> dict[str, Any]:
     layers, width, heads = (
         cast(int, config[key])
         for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
     )
-    second = keys.architecture == "gemma2"
     # llama.cpp knows the largest of each family by its layers: only there is the scale of the
     # attention another than that of a head.
     large = layers == (46 if second else 62)
@@ -233,14 +195,14 @@ def _gemma(keys: _Keys, config: dict[str, Any]) -> dict[str, Any]:
         ],
     }
     for key, default in (("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0)):
-        extra[key] = keys.real(key, default) if second or keys.has(key) else None
+        extra[key] = keys.real(key, default) if second or key in keys else None
     if not second:
         extra["rope_local_base_freq"] = keys.real("rope.freq_base_swa", 10000.0)
         extra["rope_theta"] = keys.real("rope.freq_base", 1000000.0)
     return extra
 
 
-def _rope_scaling(keys: _Keys) -> dict[str, Any] | None:
+def _rope_scaling(keys: Settings) -> dict[str, Any] | None:
     kind = keys.text("rope.scaling.type", "none")
     if kind == "none":
         return None
@@ -254,7 +216,7 @@ def _rope_scaling(keys: _Keys) -> dict[str, Any] | None:
             "factor": factor,
             "original_max_position_embeddings": original,
         }
-    raise UnsupportedModel(f"'{keys.path}' scales RoPE by '{kind}'; expected linear or yarn")
+    raise UnsupportedModel(f"{keys.where} scales RoPE by '{kind}'; expected linear or yarn")
 
 
 def check_rope_factors(factors: NDArray[np.float32], config: dict[str, Any], path: str) -> None:
@@ -285,12 +247,14 @@ def check_rope_factors(factors: NDArray[np.float32], config: dict[str, Any], pat
     }
 
 
-def _tensors(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, StoredTensor]:
-    architecture, path = keys.architecture, keys.path
+def _tensors(
+    header: Header, config: dict[str, Any], architecture: str, path: str
+) -> dict[str, StoredTensor]:
     gemma = architecture.startswith("gemma")
     width, inner = config["hidden_size"], config["intermediate_size"]
     heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
-    queries, values = heads * config["head_dim"], shared * config["head_dim"]
+    head = config["head_dim"]
+    queries, values = heads * head, shared * head
     tensors: dict[str, StoredTensor] = {}
 
     def add(target: str, name: str, *shape: int, turned: int = 0) -> None:
@@ -317,27 +281,28 @@ def _tensors(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, S
             "ffn_norm": "pre_feedforward_layernorm",
             "post_ffw_norm": "post_feedforward_layernorm",
         }
-    for layer in range(config["num_hidden_layers"]):
-        here, there = f"blk.{layer}", f"model.layers.{layer}"
-        own = f"{there}.self_attn"
-        turned = (heads, shared) if architecture == "llama" else (0, 0)
-        add(f"{own}.q_proj.weight", f"{here}.attn_q.weight", queries, width, turned=turned[0])
-        add(f"{own}.k_proj.weight", f"{here}.attn_k.weight", values, width, turned=turned[1])
-        add(f"{own}.v_proj.weight", f"{here}.attn_v.weight", values, width)
-        add(f"{own}.o_proj.weight", f"{here}.attn_output.weight", width, queries)
+    turned = {"attn_q.weight": heads, "attn_k.weight": shared} if architecture == "llama" else {}
+    parts: dict[str, tuple[Any, ...]] = {  # in the order in which they are written
+        "self_attn.q_proj.weight": ("attn_q.weight", queries, width),
+        "self_attn.k_proj.weight": ("attn_k.weight", values, width),
+        "self_attn.v_proj.weight": ("attn_v.weight", values, width),
+        "self_attn.o_proj.weight": ("attn_output.weight", width, queries),
+    }
+    for part, size in (("q", queries), ("k", values), ("v", values)):
         if architecture == "qwen2":
-            add(f"{own}.q_proj.bias", f"{here}.attn_q.bias", queries)
-            add(f"{own}.k_proj.bias", f"{here}.attn_k.bias", values)
-            add(f"{own}.v_proj.bias", f"{here}.attn_v.bias", values)
-        if architecture in ("qwen3", "gemma3"):
-            for part in ("q", "k"):
-                name = f"{here}.attn_{part}_norm.weight"
-                add(f"{own}.{part}_norm.weight", name, config["head_dim"])
-        add(f"{there}.mlp.gate_proj.weight", f"{here}.ffn_gate.weight", inner, width)
-        add(f"{there}.mlp.up_proj.weight", f"{here}.ffn_up.weight", inner, width)
-        add(f"{there}.mlp.down_proj.weight", f"{here}.ffn_down.weight", width, inner)
-        for norm, name in norms.items():
-            add(f"{there}.{name}.weight", f"{here}.{norm}.weight", width)
+            parts[f"self_attn.{part}_proj.bias"] = (f"attn_{part}.bias", size)
+        if architecture in ("qwen3", "gemma3") and part != "v":
+            parts[f"self_attn.{part}_norm.weight"] = (f"attn_{part}_norm.weight", head)
+    parts |= {
+        "mlp.gate_proj.weight": ("ffn_gate.weight", inner, width),
+        "mlp.up_proj.weight": ("ffn_up.weight", inner, width),
+        "mlp.down_proj.weight": ("ffn_down.weight", width, inner),
+        **{f"{name}.weight": (f"{norm}.weight", width) for norm, name in norms.items()},
+    }
+    for layer in range(config["num_hidden_layers"]):
+        for target, (name, *shape) in parts.items():
+            there, here = f"model.layers.{layer}.{target}", f"blk.{layer}.{name}"
+            add(there, here, *shape, turned=turned.get(name, 0))
     add("model.norm.weight", "output_norm.weight", width)
     if "output.weight" in header.tensors:
         add("lm_head.weight", "output.weight", vocabulary, width)

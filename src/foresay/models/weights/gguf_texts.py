@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foresay.errors import ModelError, UnsupportedModel
+from foresay.errors import UnsupportedModel
 from foresay.models.weights.cache import FORMAT
 from foresay.models.weights.gguf_config import Plan, check_rope_factors, plan
 from foresay.models.weights.gguf_header import Header, Tensor
 from foresay.models.weights.gguf_types import GgmlType
+from foresay.models.weights.gguf_values import tensor_bytes
 
 if TYPE_CHECKING:
     from foresay.models.weights.gguf_tokenizer import Words
@@ -32,15 +33,7 @@ def rope_bytes(header: Header, file: Path) -> bytes:
     factors = header.tensors.get("rope_freqs.weight")
     if factors is None:
         return b""
-    try:
-        with open(file, "rb") as opened:
-            opened.seek(factors.start)
-            raw = opened.read(factors.size)
-    except OSError as error:
-        raise ModelError(f"'{file}' cannot be read: {error.strerror or error}") from error
-    if len(raw) != factors.size:
-        raise ModelError(f"'{file}' became shorter: it ends inside the tensor '{factors.name}'")
-    return raw
+    return tensor_bytes(file, factors).tobytes()
 
 
 def planned(header: Header, file: Path) -> Plan:

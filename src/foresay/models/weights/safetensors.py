@@ -53,20 +53,28 @@ class SafeTensor:
             )
         dtype, rest = _TYPES[self.kind], self.shape[1:]
         width = int(np.prod(rest, dtype=np.int64))
-        try:
-            with open(self.file, "rb") as opened:
-                opened.seek(self.start + first * width * dtype.itemsize)
-                found = np.fromfile(opened, dtype, count * width)
-        except OSError as error:
-            raise ModelError(f"'{self.file}' cannot be read: {error.strerror or error}") from error
-        if len(found) != count * width:
-            raise ModelError(f"'{self.file}' became shorter: it ends inside '{self.name}'")
+        found = self.raw(dtype, first * width, count * width)
         if self.kind == "BF16":
             found = (found.astype(np.uint32) << 16).view(np.float32)
         values: NDArray[np.float32] = found.astype(np.float32).reshape(count, *rest)
         if not np.isfinite(values).all():
             raise ModelError(f"'{self.file}': the tensor '{self.name}' holds what is no number")
         return values
+
+    def raw(self, dtype: np.dtype[Any], first: int, count: int) -> NDArray[Any]:
+        """Values from the `first` on as they are stored, of a dtype that `kind` means.
+
+        Raises: ModelError naming the tensor if the file has become shorter, or cannot be read.
+        """
+        try:
+            with open(self.file, "rb") as opened:
+                opened.seek(self.start + first * dtype.itemsize)
+                found = np.fromfile(opened, dtype, count)
+        except OSError as error:
+            raise ModelError(f"'{self.file}' cannot be read: {error.strerror or error}") from error
+        if len(found) != count:
+            raise ModelError(f"'{self.file}' became shorter: it ends inside '{self.name}'")
+        return found
 
 
 def read_tensors(path: Path) -> dict[str, SafeTensor]:

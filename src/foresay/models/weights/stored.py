@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,10 +17,11 @@ from foresay.models.progress import Progress, silent
 from foresay.models.weights.cache import FORMAT, place
 from foresay.models.weights.folder import check
 from foresay.models.weights.gguf_config import Plan, StoredTensor
-from foresay.models.weights.gguf_header import Header, Tensor, read_header
+from foresay.models.weights.gguf_header import Header, read_header
 from foresay.models.weights.gguf_texts import planned, rope_bytes, write_texts
+from foresay.models.weights.gguf_values import not_installed, tensor_bytes
 
-__all__ = ["StoredModel", "in_folder", "in_gguf", "not_installed", "tensor_bytes", "write_folder"]
+__all__ = ["StoredModel", "in_folder", "in_gguf", "write_folder"]
 
 
 @dataclass(frozen=True)
@@ -59,29 +59,6 @@ class StoredModel:
         if self.gguf is None or name not in self.tensors:
             raise ModelError(f"'{self.gguf or self.folder}' stores no tensor for '{name}'")
         return tensor_bytes(self.gguf, self.tensors[name].tensor)
-
-
-def tensor_bytes(file: str | os.PathLike[str], tensor: Tensor) -> NDArray[np.uint8]:
-    """The bytes of a tensor as the file has them: uint8[size]. They are read and not mapped: who
-    truncates a file in place would end every process that reads a mapping.
-
-    Raises: ModelError naming the tensor if the file has become shorter, or cannot be read.
-    """
-    try:
-        with open(file, "rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if tensor.start < 0 or tensor.size < 1 or tensor.start + tensor.size > size:
-                raise ModelError(
-                    f"'{file}' was changed: the tensor '{tensor.name}' should have {tensor.size} "
-                    f"bytes at {tensor.start}, but the file has {size} bytes"
-                )
-            opened.seek(tensor.start)
-            found = np.fromfile(opened, np.uint8, tensor.size)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"'{file}': the tensor '{tensor.name}' cannot be read: {error}") from error
-    if len(found) != tensor.size:
-        raise ModelError(f"'{file}' became shorter: it ends inside the tensor '{tensor.name}'")
-    return found
 
 
 def in_gguf(file: Path, cache: Path, progress: Progress = silent) -> StoredModel:
@@ -122,15 +99,6 @@ def write_folder(
     made = planned(header, file)
     words = words_of(header, made.config["vocab_size"], str(file))
     write_texts(made, words, folder, note=note)
-
-
-def not_installed(error: ImportError) -> ModelError:
-    """The error to raise for a package that is missing."""
-    package = (error.name or "gguf").split(".")[0]
-    return ModelError(
-        f"a GGUF file is read with the package '{package}', which is not installed; "
-        "install it with: pip install '.[engine]' in foresay's checkout"
-    )
 
 
 def in_folder(folder: Path) -> StoredModel:

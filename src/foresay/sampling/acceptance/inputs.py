@@ -14,7 +14,7 @@ from torch import Tensor
 from foresay.arrays import sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import ForesayError, InputError
-from foresay.sampling.ask import Ask, AskBatch
+from foresay.sampling.verification import VerificationBatch, VerificationInput
 
 __all__ = ["checked", "known_kernel", "readable", "refused", "threads_of"]
 
@@ -23,17 +23,19 @@ MAX_THREADS = 256
 
 
 def checked(
-    drafts: Sequence[Draft], logits: Tensor, asks: Sequence[Ask]
-) -> tuple[DraftBatch, Tensor, AskBatch]:
+    drafts: Sequence[Draft], logits: Tensor, inputs: Sequence[VerificationInput]
+) -> tuple[DraftBatch, Tensor, VerificationBatch]:
     """The arguments packed; the logits without gradients, in float32 or shorter.
 
     Raises: InputError if they do not fit each other.
     """
-    if isinstance(drafts, Draft) or isinstance(asks, Ask):
-        raise InputError("a draft and an ask were given; expected lists of them, or batches")
-    drafts, asks = DraftBatch.of(drafts), AskBatch.of(asks)
-    if len(drafts) != len(asks):
-        raise InputError(f"there are {len(drafts)} drafts and {len(asks)} asks; expected one each")
+    if isinstance(drafts, Draft) or isinstance(inputs, VerificationInput):
+        raise InputError("a single draft or input was given; expected lists of them, or batches")
+    drafts, inputs = DraftBatch.of(drafts), VerificationBatch.of(inputs)
+    if len(drafts) != len(inputs):
+        raise InputError(
+            f"there are {len(drafts)} drafts and {len(inputs)} inputs; expected one each"
+        )
     rows = len(drafts) + len(drafts.tokens)
     if not isinstance(logits, Tensor) or logits.layout != torch.strided:
         raise InputError(f"logits are a {type(logits).__name__}; expected a dense torch tensor")
@@ -51,7 +53,7 @@ def checked(
         )
     # Longer floats are shortened, as the readable twins do; shorter ones stay as they are.
     logits = logits.detach()
-    return drafts, logits.float() if logits.dtype == torch.float64 else logits, asks
+    return drafts, logits.float() if logits.dtype == torch.float64 else logits, inputs
 
 
 def readable(logits: Tensor) -> NDArray[Any]:
@@ -64,26 +66,28 @@ def readable(logits: Tensor) -> NDArray[Any]:
     return logits.float().numpy()
 
 
-def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:
+def refused(
+    drafts: DraftBatch, inputs: VerificationBatch, vocabulary: int
+) -> dict[int, ForesayError]:
     """Which requests cannot be verified, by their numbers, and why. The others can."""
     found: dict[int, ForesayError] = {}
     nodes = len(drafts.tokens)
     known = not nodes or drafts.tokens.max() < vocabulary
-    longest = max(asks.positions.tolist(), default=0) + nodes
-    if known and longest < 1 << 32 and not asks.processed:
+    longest = max(inputs.positions.tolist(), default=0) + nodes
+    if known and longest < 1 << 32 and not inputs.processed:
         return found
     for name, tokens, offsets in (
         ("the draft", drafts.tokens, drafts.offsets),
-        ("the text", asks.context, asks.context_offsets),
+        ("the text", inputs.context, inputs.context_offsets),
     ):
         for at in np.flatnonzero(tokens >= vocabulary):
             request = int(np.searchsorted(offsets, at, side="right")) - 1
             said = f"{name} has token {tokens[at]}; the logits have {vocabulary} columns"
             found.setdefault(request, InputError(said))
-    for at in np.flatnonzero(asks.bias[1] >= vocabulary):
-        said = f"logit_bias names token {asks.bias[1][at]}; the logits have {vocabulary} columns"
-        found.setdefault(int(asks.bias[0][at]), InputError(said))
-    for long in np.flatnonzero(asks.positions + sizes_of(drafts.offsets) >= 1 << 32):
+    for at in np.flatnonzero(inputs.bias[1] >= vocabulary):
+        said = f"logit_bias names token {inputs.bias[1][at]}; the logits have {vocabulary} columns"
+        found.setdefault(int(inputs.bias[0][at]), InputError(said))
+    for long in np.flatnonzero(inputs.positions + sizes_of(drafts.offsets) >= 1 << 32):
         said = "the text is longer than the 2**32 - 1 positions that noise is keyed by"
         found.setdefault(int(long), InputError(said))
     return found

@@ -25,9 +25,9 @@ from foresay.sampling.acceptance.inputs import checked, known_kernel, readable, 
 from foresay.sampling.acceptance.noise import Choice
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.acceptance.verdicts import Verified, failures_of, one_each, verdicts, without
-from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Stream
 from foresay.sampling.processors import RowStatus
+from foresay.sampling.verification import VerificationBatch, VerificationInput
 from foresay.verdict import VerdictBatch
 
 __all__ = ["Kernel", "match"]
@@ -38,7 +38,7 @@ Kernel = Literal["core", "triton", "torch"]
 def match(
     drafts: Sequence[Draft],
     logits: Tensor,
-    asks: Sequence[Ask],
+    inputs: Sequence[VerificationInput],
     *,
     kernel: Kernel | None = None,
     threads: int = 0,
@@ -55,19 +55,19 @@ def match(
     Raises: InputError for arguments that do not fit each other; invalid logits fail only their own
     request.
     """
-    drafts, logits, asks = checked(drafts, logits, asks)
-    refusals = refused(drafts, asks, logits.shape[1])
+    drafts, logits, inputs = checked(drafts, logits, inputs)
+    refusals = refused(drafts, inputs, logits.shape[1])
     if refusals:
         rule = partial(match, kernel=kernel, threads=threads, every_row=every_row)
-        return without(refusals, rule, drafts, logits, asks)
+        return without(refusals, rule, drafts, logits, inputs)
     kernel = known_kernel(kernel or _best_for(logits), logits, ("core", "triton", "torch"))
     if kernel == "core" and not every_row:
-        return _in_the_core(drafts, logits, asks, threads)
+        return _in_the_core(drafts, logits, inputs, threads)
     rows = Rows.of(drafts)
-    given = processors.scores(logits, rows, asks)
-    chosen, status = _choose(given, rows, asks, kernel, threads)
+    given = processors.scores(logits, rows, inputs)
+    chosen, status = _choose(given, rows, inputs, kernel, threads)
 
-    failures = failures_of(status[rows.starts[:-1]], asks)
+    failures = failures_of(status[rows.starts[:-1]], inputs)
     if not len(drafts.tokens):
         return one_each(chosen, failures)
 
@@ -82,34 +82,36 @@ def match(
     order = np.lexsort((-np.arange(len(rows)), rows.depth))
     order = order[ends[order]]
     last[rows.request[order]] = order  # of several writes the last one stays
-    return verdicts(rows, asks, last, chosen[last], failures)
+    return verdicts(rows, inputs, last, chosen[last], failures)
 
 
-def _in_the_core(drafts: DraftBatch, logits: Tensor, asks: AskBatch, threads: int) -> Verified:
+def _in_the_core(
+    drafts: DraftBatch, logits: Tensor, inputs: VerificationBatch, threads: int
+) -> Verified:
     """All of it in one call of the core, which samples only in the rows that a walk reaches."""
-    if asks.processed:
-        given = processors.scores(logits, Rows.of(drafts), asks)
+    if inputs.processed:
+        given = processors.scores(logits, Rows.of(drafts), inputs)
         values, temperatures = given.values, given.temperatures.numpy()
     else:
-        values, temperatures = logits, asks.temperatures
+        values, temperatures = logits, inputs.temperatures
         if len(drafts.tokens):
             temperatures = temperatures.repeat(sizes_of(drafts.offsets) + 1)
-    owners, stops = asks.stops
+    owners, stops = inputs.stops
     tokens, offsets, path, path_offsets, rows, status = _core.match(
         readable(values.contiguous()),
         offsets=drafts.offsets,
         tokens=drafts.tokens,
         parents=drafts.parents,
         temperatures=temperatures,
-        seeds=asks.seeds,
-        positions=asks.positions,
-        room=asks.room,
+        seeds=inputs.seeds,
+        positions=inputs.positions,
+        room=inputs.room,
         stop_owners=owners,
         stops=stops,
         stream=Stream.TARGET,
         threads=threads_of(threads),
     )
-    failures = failures_of(status, asks) if status.any() else {}
+    failures = failures_of(status, inputs) if status.any() else {}
     return Verified(VerdictBatch._trusted(tokens, offsets, path, path_offsets), failures, rows)
 
 
@@ -128,12 +130,12 @@ def _best_for(logits: Tensor) -> Kernel:
 def _choose(
     given: processors.Scores,
     rows: Rows,
-    asks: AskBatch,
+    inputs: VerificationBatch,
     kernel: Kernel,
     threads: int,
 ) -> tuple[Longs, NDArray[np.uint8]]:
     """The token of each row, and the row's status, by the kernel of that name."""
-    seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
+    seeds, positions = inputs.seeds[rows.request], inputs.positions[rows.request] + rows.depth
     if kernel == "core":
         chosen, _, status = _core.choose(
             readable(given.values.contiguous()),

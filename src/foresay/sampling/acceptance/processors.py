@@ -1,6 +1,6 @@
 """The logits processors over many rows, in torch: the twin of `sampling/processors.py`.
 
-Rows that ask for nothing but a temperature are left as they are and divided where the noise is
+Rows that need nothing but a temperature are left as they are and divided where the noise is
 added, so that plain sampling does not copy its logits.
 
 Mutates: nothing; the scores may be the logits themselves. Valid until: the logits are written to.
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.sampling.acceptance.rows import Longs, Rows
-from foresay.sampling.ask import AskBatch
 from foresay.sampling.processors import parts
+from foresay.sampling.verification import VerificationBatch
 
 __all__ = ["Scores", "scores", "unnormalised_softmax"]
 
@@ -36,7 +36,12 @@ class Scores(NamedTuple):
 
 
 def scores(
-    logits: Tensor, rows: Rows, asks: AskBatch, which: Longs | None = None, *, gather: bool = True
+    logits: Tensor,
+    rows: Rows,
+    inputs: VerificationBatch,
+    which: Longs | None = None,
+    *,
+    gather: bool = True,
 ) -> Scores:
     """The scores of the rows `which` (of all, if None). A bad row stays bad in the same way.
 
@@ -45,15 +50,15 @@ def scores(
     everything = which is None
     which = np.arange(len(rows)) if which is None else which
     device, request = logits.device, rows.request[which]
-    temperatures = torch.as_tensor(asks.temperatures[request], device=device)
+    temperatures = torch.as_tensor(inputs.temperatures[request], device=device)
 
-    if not asks.processed and everything:
+    if not inputs.processed and everything:
         return Scores(logits, temperatures)
 
-    silent = (asks.silent[request] > rows.depth[which]) & np.isin(request, asks.stops[0])
-    edited = silent | asks.penalised[request] | np.isin(request, asks.bias[0])
-    cut = (asks.top_k > 0) | (asks.top_p < 1) | (asks.min_p > 0)
-    cut = cut[request] & (asks.temperatures[request] > 0)
+    silent = (inputs.silent[request] > rows.depth[which]) & np.isin(request, inputs.stops[0])
+    edited = silent | inputs.penalised[request] | np.isin(request, inputs.bias[0])
+    cut = (inputs.top_k > 0) | (inputs.top_p < 1) | (inputs.min_p > 0)
+    cut = cut[request] & (inputs.temperatures[request] > 0)
     touched = np.flatnonzero(edited | cut)
     if not (gather or len(touched)) and logits.dtype == torch.float32:
         return Scores(logits, temperatures, which)
@@ -64,15 +69,15 @@ def scores(
     there = torch.as_tensor(touched, device=device)
     part = values[there].float()  # a copy, so that the caller's logits stay as they are
     no_number, no_limit = torch.isnan(part).any(dim=-1), torch.isposinf(part).any(dim=-1)
-    _add_bias(part, request[touched], asks)
-    _penalise(part, which[touched], rows, asks)
-    _forbid_stops(part, np.where(silent, request, -1)[touched], asks)
+    _add_bias(part, request[touched], inputs)
+    _penalise(part, which[touched], rows, inputs)
+    _forbid_stops(part, np.where(silent, request, -1)[touched], inputs)
     if cut.any():
-        orders, chosen = asks.orders
+        orders, chosen = inputs.orders
         for at, order in enumerate(orders):
             mine = cut[touched] & (chosen[request[touched]] == at)
             sampled = torch.as_tensor(np.flatnonzero(mine), device=device)
-            part[sampled] = _cut(part[sampled], request[touched][mine], asks, order)
+            part[sampled] = _cut(part[sampled], request[touched][mine], inputs, order)
             temperatures[there[sampled]] = 1
     part[no_limit] = torch.inf  # what was bad must not be hidden by a limit
     part[no_number] = torch.nan
@@ -81,17 +86,17 @@ def scores(
     return Scores(values.float().index_copy(0, there, part), temperatures)
 
 
-def _cut(few: Tensor, request: Longs, asks: AskBatch, order: Sequence[str]) -> Tensor:
+def _cut(few: Tensor, request: Longs, inputs: VerificationBatch, order: Sequence[str]) -> Tensor:
     """Rows of sampling requests, divided by the temperature and limited, in this order."""
     for processor in order:
         if processor == "temperature":
-            few = few / torch.as_tensor(asks.temperatures[request], device=few.device)[:, None]
+            few = few / torch.as_tensor(inputs.temperatures[request], device=few.device)[:, None]
         elif processor == "top_k":
-            _apply_top_k(few, asks.top_k[request])
+            _apply_top_k(few, inputs.top_k[request])
         elif processor == "top_p":
-            _apply_top_p(few, asks.top_p[request])
+            _apply_top_p(few, inputs.top_p[request])
         else:
-            _apply_min_p(few, asks.min_p[request])
+            _apply_min_p(few, inputs.min_p[request])
     return few
 
 
@@ -125,24 +130,24 @@ def _at(owners: Longs, request: Longs) -> tuple[Longs, Longs]:
     return row, np.arange(len(row)) - np.repeat(before - first, end - first)
 
 
-def _add_bias(part: Tensor, request: Longs, asks: AskBatch) -> None:
-    row, entry = _at(asks.bias[0], request)
+def _add_bias(part: Tensor, request: Longs, inputs: VerificationBatch) -> None:
+    row, entry = _at(inputs.bias[0], request)
     if len(row):
-        there = tuple(torch.as_tensor(a, device=part.device) for a in (row, asks.bias[1][entry]))
-        part[there] += torch.as_tensor(asks.bias[2][entry], device=part.device)
+        there = tuple(torch.as_tensor(a, device=part.device) for a in (row, inputs.bias[1][entry]))
+        part[there] += torch.as_tensor(inputs.bias[2][entry], device=part.device)
 
 
-def _forbid_stops(part: Tensor, request: Longs, asks: AskBatch) -> None:
-    row, entry = _at(asks.stops[0], request)
-    token = asks.stops[1][entry]
+def _forbid_stops(part: Tensor, request: Longs, inputs: VerificationBatch) -> None:
+    row, entry = _at(inputs.stops[0], request)
+    token = inputs.stops[1][entry]
     known = token < part.shape[1]
     if known.any():
         there = (row[known], token[known])
         part[tuple(torch.as_tensor(a, device=part.device) for a in there)] = -torch.inf
 
 
-def _penalise(part: Tensor, which: Longs, rows: Rows, asks: AskBatch) -> None:
-    mine = np.flatnonzero(asks.penalised[rows.request[which]])
+def _penalise(part: Tensor, which: Longs, rows: Rows, inputs: VerificationBatch) -> None:
+    mine = np.flatnonzero(inputs.penalised[rows.request[which]])
     if not len(mine):
         return
     device, request = part.device, rows.request[which[mine]]
@@ -151,12 +156,12 @@ def _penalise(part: Tensor, which: Longs, rows: Rows, asks: AskBatch) -> None:
 
     # The texts, once for each request, then the drafted tokens on the way to each row.
     whose, mine_of = np.unique(request, return_inverse=True)
-    lengths = asks.context_offsets[whose + 1] - asks.context_offsets[whose]
+    lengths = inputs.context_offsets[whose + 1] - inputs.context_offsets[whose]
     owner = np.repeat(np.arange(len(whose)), lengths)
     begin = np.cumsum(lengths) - lengths
-    place = np.arange(len(owner)) - np.repeat(begin - asks.context_offsets[whose], lengths)
-    token = asks.context[place].astype(np.int64)
-    answered = place >= asks.outputs_from[whose[owner]]
+    place = np.arange(len(owner)) - np.repeat(begin - inputs.context_offsets[whose], lengths)
+    token = inputs.context[place].astype(np.int64)
+    answered = place >= inputs.outputs_from[whose[owner]]
     shape = (len(whose), values.shape[1])
     texts, answers = (torch.zeros(shape, dtype=torch.int32, device=device) for _ in range(2))
     _count(texts, owner, token)
@@ -174,12 +179,12 @@ def _penalise(part: Tensor, which: Longs, rows: Rows, asks: AskBatch) -> None:
     def column(values: NDArray[np.float32]) -> Tensor:
         return torch.as_tensor(values[request], device=device)[:, None]
 
-    repetition = column(asks.repetition)
+    repetition = column(inputs.repetition)
     repeated = torch.where(values < 0, values * repetition, values / repetition)
     values = torch.where(in_text > 0, repeated, values)
     # Twice, not once with a sum: the order of roundings is part of the definition.
-    values = torch.where(in_answer > 0, values - column(asks.presence), values)
-    part[there] = values - column(asks.frequency) * in_answer
+    values = torch.where(in_answer > 0, values - column(inputs.presence), values)
+    part[there] = values - column(inputs.frequency) * in_answer
 
 
 def _count(table: Tensor, row: Longs, token: Longs) -> None:

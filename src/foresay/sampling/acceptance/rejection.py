@@ -24,9 +24,9 @@ from foresay.sampling.acceptance import processors
 from foresay.sampling.acceptance.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.acceptance.verdicts import Verified, failures_of, verdicts, without
-from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Doubles, Stream, uniform
 from foresay.sampling.processors import RowStatus
+from foresay.sampling.verification import VerificationBatch, VerificationInput
 
 __all__ = ["rejection"]
 
@@ -34,7 +34,7 @@ __all__ = ["rejection"]
 def rejection(
     drafts: Sequence[Draft],
     logits: Tensor,
-    asks: Sequence[Ask],
+    inputs: Sequence[VerificationInput],
     *,
     kernel: Literal["core", "torch"] | None = None,
     threads: int = 0,
@@ -51,26 +51,28 @@ def rejection(
     Raises: InputError for arguments that do not fit each other; invalid logits or probs are
     the request's own failure.
     """
-    drafts, logits, asks = checked(drafts, logits, asks)
+    drafts, logits, inputs = checked(drafts, logits, inputs)
     rows = Rows.of(drafts)
-    refusals = refused(drafts, asks, logits.shape[1])
+    refusals = refused(drafts, inputs, logits.shape[1])
     if refusals:
         rule = partial(rejection, kernel=kernel, threads=threads)
-        return without(refusals, rule, drafts, logits, asks)
+        return without(refusals, rule, drafts, logits, inputs)
     threads = threads_of(threads)
     row = rows.starts[:-1].copy()  # where each request's walk is
     candidate = rows.first_child[row]  # the row that it tries next
-    attempt = np.zeros(len(asks), np.int64)
-    own = np.zeros(len(asks), np.int64)
+    attempt = np.zeros(len(inputs), np.int64)
+    own = np.zeros(len(inputs), np.int64)
     left: _Residual
     best: Literal["core", "torch"] = "core" if logits.device.type == "cpu" else "torch"
     if known_kernel(kernel or best, logits, ("core", "torch")) == "core":
-        left = _ResidualInCore(logits, rows, asks, threads)
+        left = _ResidualInCore(logits, rows, inputs, threads)
     else:
-        shape, device = (len(asks), logits.shape[1]), logits.device
-        left = _Residual(logits, rows, asks, torch.empty(shape, dtype=torch.float64, device=device))
-    status = left.enter(np.arange(len(asks)), row)
-    failures = failures_of(status, asks)
+        shape, device = (len(inputs), logits.shape[1]), logits.device
+        left = _Residual(
+            logits, rows, inputs, torch.empty(shape, dtype=torch.float64, device=device)
+        )
+    status = left.enter(np.arange(len(inputs)), row)
+    failures = failures_of(status, inputs)
     candidate[list(failures)] = -1
     probs = None if drafts.probs is None else np.ascontiguousarray(drafts.probs)
 
@@ -80,8 +82,8 @@ def rejection(
         if probs is not None:
             q, sums, wrong = _chances(probs, node, token, threads)
             chance = chance / q
-        positions = asks.positions[trying] + rows.depth[row[trying]]
-        coins = uniform(asks.seeds[trying], positions, attempt[trying], Stream.ACCEPT)
+        positions = inputs.positions[trying] + rows.depth[row[trying]]
+        coins = uniform(inputs.seeds[trying], positions, attempt[trying], Stream.ACCEPT)
         accepted, rejected = (coins < chance) & ~wrong, (coins >= chance) & ~wrong
         for i in trying[wrong]:
             failures[int(i)] = InputError(_INVALID)
@@ -100,9 +102,9 @@ def rejection(
         candidate[won] = np.where(bad, -1, rows.first_child[row[won]])
         own[won[bad]] = -1
 
-    positions = asks.positions + rows.depth[row]
-    coins = uniform(asks.seeds, positions, np.zeros_like(positions), Stream.RESIDUAL)
-    return verdicts(rows, asks, row, np.where(own < 0, -1, left.draw(coins)), failures)
+    positions = inputs.positions + rows.depth[row]
+    coins = uniform(inputs.seeds, positions, np.zeros_like(positions), Stream.RESIDUAL)
+    return verdicts(rows, inputs, row, np.where(own < 0, -1, left.draw(coins)), failures)
 
 
 _INVALID = (
@@ -115,9 +117,11 @@ class _Residual:
     rows that need not sum to 1, and their totals. All methods but `share` and `draw` mutate.
     """
 
-    def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, residual: Tensor) -> None:
-        self.logits, self.rows, self.asks, self.residual = logits, rows, asks, residual
-        self.totals = np.ones(len(asks))
+    def __init__(
+        self, logits: Tensor, rows: Rows, inputs: VerificationBatch, residual: Tensor
+    ) -> None:
+        self.logits, self.rows, self.inputs, self.residual = logits, rows, inputs, residual
+        self.totals = np.ones(len(inputs))
 
     def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
         """The whole probs of these rows for these walks; invalid rows get arbitrary ones.
@@ -126,7 +130,7 @@ class _Residual:
         """
         if not len(walks):
             return np.empty(0, np.uint8)
-        given = processors.scores(self.logits, self.rows, self.asks, which)
+        given = processors.scores(self.logits, self.rows, self.inputs, which)
         top = given.values.amax(dim=-1)  # NaN if there is one
         scaled = top / torch.where(given.temperatures == 0, 1, given.temperatures)
         status = torch.zeros(len(which), dtype=torch.uint8, device=top.device)
@@ -177,14 +181,14 @@ class _Residual:
 class _ResidualInCore(_Residual):
     """The same by the core, which writes into the residual where it is."""
 
-    def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, threads: int) -> None:
+    def __init__(self, logits: Tensor, rows: Rows, inputs: VerificationBatch, threads: int) -> None:
         # numpy asks for large pages, torch does not: many times fewer page faults.
-        self.array = np.empty((len(asks), logits.shape[1]))
-        super().__init__(logits.contiguous(), rows, asks, torch.from_numpy(self.array))
+        self.array = np.empty((len(inputs), logits.shape[1]))
+        super().__init__(logits.contiguous(), rows, inputs, torch.from_numpy(self.array))
         self.threads = threads
 
     def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
-        given = processors.scores(self.logits, self.rows, self.asks, which, gather=False)
+        given = processors.scores(self.logits, self.rows, self.inputs, which, gather=False)
         self.totals[walks], status = _core.unnormalised_softmax(
             given.values.float().numpy(),
             rows=np.arange(len(which)) if given.places is None else given.places,

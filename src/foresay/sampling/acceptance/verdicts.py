@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,11 +15,11 @@ from foresay.arrays import Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.acceptance.rows import Longs, Rows
-from foresay.sampling.ask import AskBatch
 from foresay.sampling.processors import RowStatus
-from foresay.verdict import VerdictBatch
+from foresay.sampling.verification import VerificationBatch
+from foresay.verdict import Verdict, VerdictBatch
 
-__all__ = ["Verified", "cut", "failures_of", "one_each", "verdicts", "without"]
+__all__ = ["Verified", "cut", "failures_of", "in_parts", "one_each", "verdicts", "without"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,16 +34,24 @@ class Verified:
     """For each of the verdicts' tokens the row of logits that it was sampled from."""
 
 
-def failures_of(status: NDArray[np.uint8], asks: AskBatch) -> dict[int, ForesayError]:
+Rule: TypeAlias = Callable[[DraftBatch, Tensor, VerificationBatch], Verified]
+_NONE = np.empty(0, np.int32)
+
+
+def failures_of(status: NDArray[np.uint8], inputs: VerificationBatch) -> dict[int, ForesayError]:
     """The errors of requests whose first row is invalid, by the requests' numbers."""
     return {
-        int(i): LogitsError(RowStatus(int(status[i])).sentence(int(asks.positions[i])))
+        int(i): LogitsError(RowStatus(int(status[i])).sentence(int(inputs.positions[i])))
         for i in np.flatnonzero(status != RowStatus.GOOD)
     }
 
 
 def verdicts(
-    rows: Rows, asks: AskBatch, last: Longs, own: Longs, failures: Mapping[int, ForesayError]
+    rows: Rows,
+    inputs: VerificationBatch,
+    last: Longs,
+    own: Longs,
+    failures: Mapping[int, ForesayError],
 ) -> Verified:
     """The verdicts of walks that ended in the rows `last` with the target's `own` tokens (-1: it
     has none, the tokens end with the last drafted one), cut where the answer ends.
@@ -52,11 +61,11 @@ def verdicts(
     tokens = np.full((batch, width), -1, np.int64)
     tokens[:, :-1] = np.where(paths[:, 1:] >= 0, rows.token[paths[:, 1:]], -1)
     tokens[np.arange(batch), rows.depth[last]] = own
-    lengths = np.minimum((tokens >= 0).sum(axis=1), asks.room)
+    lengths = np.minimum((tokens >= 0).sum(axis=1), inputs.room)
     lengths[list(failures)] = 0
 
     at = np.arange(width)
-    owner, stop = asks.stops
+    owner, stop = inputs.stops
     ends = tokens[owner] == stop[:, None]  # [stop tokens, width]: where that token is
     np.minimum.at(lengths, owner, np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, width))
 
@@ -101,32 +110,46 @@ def cut(verified: Verified, sizes: Longs) -> Verified:
     return Verified(packed, verified.failures, verified.rows[tokens])
 
 
-def without(
-    refusals: Mapping[int, ForesayError],
-    rule: Callable[[DraftBatch, Tensor, AskBatch], Verified],
+def in_parts(
+    parts: Iterable[tuple[Sequence[int], Rule]],
     drafts: DraftBatch,
     logits: Tensor,
-    asks: AskBatch,
+    inputs: VerificationBatch,
+    refusals: Mapping[int, ForesayError] | None = None,
 ) -> Verified:
-    """The verdicts of the other requests; the refused ones fail.
+    """The verdicts of a batch in parts: some of the requests, by number, and what verifies them.
+    Requests in no part fail by `refusals`.
 
-    Raises: as the rule.
+    Raises: as the rules.
     """
-    good = np.array([i for i in range(len(asks)) if i not in refusals], np.int64)
-    rows = Rows.of(drafts)
-    there = np.flatnonzero(np.isin(rows.request, good))
-    verified = rule(
-        DraftBatch.of([drafts[int(i)] for i in good]),
-        logits[torch.as_tensor(there, device=logits.device)],
-        AskBatch.of([asks[int(i)] for i in good]),
-    )
-    found, sizes = verified.verdicts, np.zeros((2, len(asks)), np.int64)
-    sizes[0, good], sizes[1, good] = sizes_of(found.offsets), sizes_of(found.path_offsets)
-    packed = VerdictBatch._trusted(found.tokens, _offsets(sizes[0]), found.path, _offsets(sizes[1]))
-    failures = dict(refusals)
-    for i, error in verified.failures.items():
-        failures[int(good[i])] = error
-    return Verified(packed, dict(sorted(failures.items())), there[verified.rows])
+    rows, failures = Rows.of(drafts), dict(refusals or {})
+    each = [Verdict._trusted(_NONE, _NONE)] * len(inputs)
+    places = [np.empty(0, np.int64)] * len(inputs)
+    for numbers, rule in parts:
+        there = np.flatnonzero(np.isin(rows.request, numbers))
+        verified = rule(
+            DraftBatch.of([drafts[at] for at in numbers]),
+            logits[torch.as_tensor(there, device=logits.device)],
+            VerificationBatch.of([inputs[at] for at in numbers]),
+        )
+        bounds = verified.verdicts.offsets
+        for place, at in enumerate(numbers):
+            each[at] = verified.verdicts[place]
+            places[at] = there[verified.rows[bounds[place] : bounds[place + 1]]]
+        failures |= {numbers[place]: error for place, error in verified.failures.items()}
+    return Verified(VerdictBatch.of(each), dict(sorted(failures.items())), np.concatenate(places))
+
+
+def without(
+    refusals: Mapping[int, ForesayError],
+    rule: Rule,
+    drafts: DraftBatch,
+    logits: Tensor,
+    inputs: VerificationBatch,
+) -> Verified:
+    """The verdicts of the other requests; the refused ones fail. Raises: as the rule."""
+    good = [at for at in range(len(inputs)) if at not in refusals]
+    return in_parts([(good, rule)], drafts, logits, inputs, refusals)
 
 
 def _first(offsets: Int32s, sizes: Longs) -> NDArray[np.bool_]:

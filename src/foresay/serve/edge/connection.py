@@ -11,15 +11,15 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from foresay.edge.checks import checked_opened, hash_of_open
+from foresay.edge.ids import count_of, unpack
 from foresay.edge.json_frames import Frames, size_of
-from foresay.edge.prefix import Prefix
-from foresay.edge.wire import (
+from foresay.edge.messages import (
     CODES,
     MAX_NODES,
     MAX_PAD,
@@ -31,9 +31,9 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Wait,
-    count_of,
-    unpack,
 )
+from foresay.edge.prefix import Prefix
+from foresay.edge.wire import checked_opened, hash_of_open
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
 from foresay.sampling.noise import SPEC, new_seed
@@ -55,6 +55,7 @@ _BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
 _log = logging.getLogger("foresay.serve")
 
 
+@dataclass(eq=False)
 class EdgeRoute:
     """The route `/v1/edge`. It lives in the event loop.
 
@@ -63,26 +64,18 @@ class EdgeRoute:
     counts       is added to: what happened, by name, for the metrics
     """
 
-    def __init__(
-        self,
-        llm: LLM,
-        driver: Driver,
-        limits: Limits,
-        shield: Shield,
-        validator: Validator,
-        check_model: Callable[[str], None],
-        in_thread: Callable[..., Awaitable[Any]],
-        counts: Counter[str],
-    ) -> None:
-        self._llm = llm
-        self._driver = driver
-        self._limits = limits
-        self._shield = shield
-        self._validator = validator
-        self._check_model = check_model
-        self._in_thread = in_thread
-        self._counts = counts
-        self.streams = EdgeStreams(driver, limits)
+    llm: LLM
+    driver: Driver
+    limits: Limits
+    shield: Shield
+    validator: Validator
+    check_model: Callable[[str], None]
+    in_thread: Callable[..., Awaitable[Any]]
+    counts: Counter[str]
+    streams: EdgeStreams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.streams = EdgeStreams(self.driver, self.limits)
 
     async def stop(self) -> None:
         """Forget all streams."""
@@ -91,7 +84,7 @@ class EdgeRoute:
     async def serve(self, socket: WebSocket) -> None:
         """Serve one connection until it ends."""
         await socket.accept()
-        line = _Line(socket, self._counts, self._limits, min(self._shield.pad, MAX_PAD))
+        line = _Line(socket, self.counts, self.limits, min(self.shield.pad, MAX_PAD))
         said: Error | None = None
         try:
             await self._run(line, *await self._begin(line, socket.state.tenant))
@@ -114,11 +107,11 @@ class EdgeRoute:
     async def _begin(self, line: _Line, tenant: str | None) -> tuple[EdgeStream, int]:
         """The stream that the first message opens or resumes, and up to where the client has it."""
         try:
-            frame = await asyncio.wait_for(line.frame(), self._limits.head_seconds)
+            frame = await asyncio.wait_for(line.frame(), self.limits.head_seconds)
         except asyncio.TimeoutError:
             raise Refused(
                 408,
-                f"no message came within {self._limits.head_seconds:g} s; expected OPEN or RESUME",
+                f"no message came within {self.limits.head_seconds:g} s; expected OPEN or RESUME",
                 code="timeout",
             ) from None
         first: Message = await self._aside(tenant, len(frame), lambda: line.read(frame))
@@ -136,49 +129,46 @@ class EdgeRoute:
                 f"{stream.prefix.start} to {stream.position}",
                 code="unknown_prefix",
             )
-        self._counts["resumes"] += 1
+        self.counts["resumes"] += 1
         line.take(stream)
         line.owes = True
         self.streams.attach(stream, line)
         return stream, first.have
 
     async def _open(self, line: _Line, asked: Open, tenant: str | None) -> tuple[EdgeStream, int]:
-        self._check_model(asked.model)
-        vocabulary, known = self._llm.target.vocabulary, self._llm.tokenizer_hash
-        if asked.vocabulary != vocabulary:
-            raise Refused(
-                400,
-                f"vocabulary is {asked.vocabulary}; expected {vocabulary}, the model's",
-                param="vocabulary",
-                code="bad_request",
-            )
-        if asked.tokenizer and known is not None and asked.tokenizer != known:
-            raise Refused(
-                400,
-                f"tokenizer is {asked.tokenizer.hex()}; expected {known.hex()}, the model's",
-                param="tokenizer",
-                code="bad_request",
-            )
-        self._driver.admit(1, tenant)
+        self.check_model(asked.model)
+        vocabulary, known = self.llm.target.vocabulary, self.llm.tokenizer_hash
+        told: dict[str, tuple[object, object]] = {"vocabulary": (asked.vocabulary, vocabulary)}
+        if asked.tokenizer and known is not None:
+            told["tokenizer"] = asked.tokenizer.hex(), known.hex()
+        for name, (value, own) in told.items():
+            if value != own:
+                raise Refused(
+                    400,
+                    f"{name} is {value}; expected {own}, the model's",
+                    param=name,
+                    code="bad_request",
+                )
+        self.driver.admit(1, tenant)
         count, seed = count_of(asked.prompt, vocabulary), asked.seed
-        self._validator.check_size(count, Most("max_tokens", asked.max_tokens), "prompt")
+        self.validator.check_size(count, Most("max_tokens", asked.max_tokens), "prompt")
         seed = new_seed() if seed is None else seed
 
         def read() -> tuple[GenerationRequest, Prefix, int]:
             prompt = unpack(asked.prompt, vocabulary)
-            generation = self._validator.ids(prompt, asked.params(), seed)
+            generation = self.validator.ids(prompt, asked.params(), seed)
             return generation, Prefix(prompt), hash_of_open(asked)
 
         generation, prefix, hashed = await self._aside(tenant, len(asked.prompt), read)
-        if not self._llm.engine.drafter.takes_offers:
+        if not self.llm.engine.drafter.takes_external_drafts:
             _log.warning("an edge stream opens, and this server's drafter takes no drafts of edges")
         wait: Wait = asked.wait or _DEFAULT
-        answer = await self._driver.submit(generation, tenant, wait)
+        answer = await self.driver.submit(generation, tenant, wait)
         answer.asked = count
-        window, hide = self._limits.edge_window, self._shield.hide
+        window, hide = self.limits.edge_window, self.shield.hide
         stream = EdgeStream(answer, prefix, vocabulary, window, asked.pad, hide=hide)
         self.streams.add(stream)
-        self._counts["streams"] += 1
+        self.counts["streams"] += 1
         line.take(stream)
         self.streams.attach(stream, line)
         opened = Opened(
@@ -191,8 +181,8 @@ class EdgeRoute:
             noise=SPEC,
             window=window,
             nodes=MAX_NODES,
-            seconds=int(self._limits.edge_seconds),
-            ends=() if generation.params.ignore_eos else tuple(self._llm.tokenizer.ends),
+            seconds=int(self.limits.edge_seconds),
+            ends=() if generation.params.ignore_eos else tuple(self.llm.tokenizer.ends),
             wait=wait,
         )
         await line.send(checked_opened(opened, hashed))
@@ -205,7 +195,7 @@ class EdgeRoute:
         """
         if size <= _LARGE:
             return work()
-        found: T = await self._in_thread(tenant, work)
+        found: T = await self.in_thread(tenant, work)
         return found
 
     async def _run(self, line: _Line, stream: EdgeStream, have: int) -> None:
@@ -236,14 +226,14 @@ class EdgeRoute:
                 raise InputError(
                     f"a message is {type(message).__name__}; expected DRAFT or CLOSE in a stream"
                 )
-            self._counts["drafts"] += 1
-            offer = stream.draft(message)
-            if offer is None or not self.streams.offer(stream, offer):
-                self._counts["drafts_ignored"] += 1
+            self.counts["drafts"] += 1
+            draft = stream.draft(message)
+            if draft is None or not self.streams.pass_on(stream, draft):
+                self.counts["drafts_ignored"] += 1
                 if stream.flooded:
                     await asyncio.sleep(_FLOODED)  # so that the client has to wait too
             else:
-                self._counts["drafted_tokens"] += len(offer.draft)
+                self.counts["drafted_tokens"] += len(draft.draft)
 
     async def _write(self, line: _Line, stream: EdgeStream, have: int) -> None:
         begun = monotonic()
@@ -262,18 +252,18 @@ class EdgeRoute:
                 await line.send(commit)
                 if commit.finish:
                     # Until the client says CLOSE, or leaves.
-                    await asyncio.sleep(self._limits.edge_seconds)
+                    await asyncio.sleep(self.limits.edge_seconds)
                     return
 
     async def _due(self, line: _Line, stream: EdgeStream, have: int, begun: float) -> None:
         """Wait until the next commit may be sent: at once when there is something new, or as the
         shield has it. `begun`: when the writing began."""
-        every, coalesce = self._shield.every, self._shield.coalesce
+        every, coalesce = self.shield.every, self.shield.coalesce
         if not every and not coalesce:
             await stream.changed.wait()
             return
         now = monotonic()
-        end = now + (every - (now - begun) % every if every else self._limits.ping_seconds)
+        end = now + (every - (now - begun) % every if every else self.limits.ping_seconds)
         while stream.owner is line and (left := end - monotonic()) > 0:
             if coalesce and (stream.finish or stream.position - have >= coalesce):
                 return

@@ -16,10 +16,11 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
-from foresay.drafter import Offer
-from foresay.edge.checks import checked_commit
+from foresay.drafter import ExternalDraft
+from foresay.edge.ids import pack
+from foresay.edge.messages import FINISH, Commit, DraftMessage
 from foresay.edge.prefix import Prefix, hashes_along
-from foresay.edge.wire import FINISH, Commit, DraftMessage, pack
+from foresay.edge.wire import checked_commit
 from foresay.errors import InputError
 from foresay.serve.driver import Driver
 from foresay.serve.edge.waiting import Waits
@@ -102,7 +103,7 @@ class EdgeStream:
             if self.answer.ended and not self.answer.waiting and not self.finish:
                 self.finish = "error"
 
-    def draft(self, message: DraftMessage) -> Offer | None:
+    def draft(self, message: DraftMessage) -> ExternalDraft | None:
         """The draft of a message, if it can be of use. One that arrives twice, too late or for
         another text is ignored, and is no error.
 
@@ -133,7 +134,7 @@ class EdgeStream:
             self._ends = {crc: at for crc, at in self._ends.items() if at >= self.position}
             for crc in list(islice(self._ends, max(len(self._ends) - _MOST_ENDS, 0))):
                 del self._ends[crc]
-        return Offer(message.base, message.prefix, draft)
+        return ExternalDraft(message.base, message.prefix, draft)
 
     def commit(self, have: int) -> Commit:
         """All that came after position `have`, at most 4,096 tokens of it.
@@ -253,7 +254,7 @@ class EdgeStreams:
         if task is not None and stream.finish:
             task.cancel()
 
-    def offer(self, stream: EdgeStream, offer: Offer) -> bool:
+    def pass_on(self, stream: EdgeStream, draft: ExternalDraft) -> bool:
         """Pass a draft on to the engine's thread. False: too many wait for it already, while it
         computes a long step.
 
@@ -264,7 +265,7 @@ class EdgeStreams:
 
         def take(waits: Waits) -> None:
             stream.taken += 1  # by this thread only
-            waits.offer(stream.answer, offer)
+            waits.add(stream.answer, draft)
 
         stream.posted += 1
         self._driver.edge(take)

@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from time import perf_counter
 
-from foresay.drafter import Offer
+from foresay.budget.trials import TrialAccount
+from foresay.drafter import ExternalDraft
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 
@@ -30,53 +32,42 @@ _MOST = 240  # times the longest wait that one stream is waited for in all
 _SHARE = 0.01  # of the time, which may be lost by waiting where it does not seem to pay
 
 
+@dataclass(slots=True, eq=False)
 class _Watched:
     """One stream: its request, and when its drafts arrive."""
 
-    __slots__ = (
-        "account",
-        "arrivals",
-        "connected",
-        "late",
-        "paused_at",
-        "request",
-        "since",
-        "steps",
-        "tokens",
-        "wait",
-        "waited",
+    request: Request
+    wait: str
+    tokens: int  # of the answer, so far
+    connected: bool = True
+    since: float | None = None  # the last commit, until a draft has arrived
+    late: bool = False  # whether that draft, for which it waited, came late
+    drafted: bool = False  # whether there was a draft before the step that runs
+    deadline: float | None = None  # until when it is paused; None: it is not
+    paused_at: float = 0.0
+    waited: float = 0.0  # seconds, in all
+    # Seconds from a commit to a draft; inf: none came.
+    arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=_MEMORY))
+    # Tokens and seconds of a step, by whether there was a draft.
+    steps: dict[bool, tuple[float, float]] = field(
+        default_factory=lambda: {True: (1.0, 0.0), False: (1.0, 0.0)}
     )
+    trials: TrialAccount = field(default_factory=lambda: TrialAccount(_SHARE))
 
-    def __init__(self, request: Request, wait: str) -> None:
-        self.request = request
-        self.wait = wait
-        self.connected = True
-        self.since: float | None = None  # the last commit, until a draft has arrived
-        self.late = False  # whether that draft, for which it waited, came late
-        self.paused_at = 0.0
-        self.waited = 0.0  # seconds, in all
-        # Seconds from a commit to a draft; inf: none came.
-        self.arrivals: deque[float] = deque(maxlen=_MEMORY)
-        self.steps = {True: (1.0, 0.0), False: (1.0, 0.0)}  # by whether there was a draft
-        self.account = 0.0  # seconds that trials may lose
-        self.tokens = request.stats.tokens  # of the answer, so far
-
-    def learn(self, drafted: bool, tokens: int, seconds: float) -> None:
-        """A step with or without a draft committed so many tokens in so many seconds."""
-        mean, took = self.steps[drafted]
+    def learn(self, tokens: int, seconds: float) -> None:
+        """A step committed so many tokens in so many seconds."""
+        mean, took = self.steps[self.drafted]
         rate = 1 / _MEMORY
         took = seconds if took == 0.0 else took + (seconds - took) * rate
-        self.steps[drafted] = mean + (tokens - mean) * rate, took
-        self.account += _SHARE * seconds
+        self.steps[self.drafted] = mean + (tokens - mean) * rate, took
+        self.trials.earn(seconds)
 
     def seconds(self, longest: float) -> float:
         """How long to wait for the next draft."""
         late = list(self.arrivals)[-_PATIENCE:]
         if len(late) == _PATIENCE and all(math.isinf(one) for one in late):
             return 0.0  # until a draft arrives: the client may have none any more
-        longest = min(longest, _MOST * longest - self.waited)
-        if longest <= 0:
-            return 0.0
+        longest = max(min(longest, _MOST * longest - self.waited), 0.0)
         if self.wait == "block":
             return longest
         if self.wait == "free-run" or not self.arrivals:
@@ -87,9 +78,9 @@ class _Watched:
         (with_draft, _), (without, took) = self.steps[True], self.steps[False]
         # Without drafts a token takes took / without seconds.
         if (with_draft - without) * took / without <= usual:
-            if self.account < _LONGER * usual:
+            if not self.trials.covers(_LONGER * usual):
                 return 0.0
-            self.account = 0.0
+            self.trials.settle(_LONGER * usual)
         return min(_LONGER * usual, longest)
 
 
@@ -106,15 +97,13 @@ class Waits:
         self.longest = longest
         self._by_stream: dict[Hashable, _Watched] = {}
         self._by_request: dict[Request, Hashable] = {}
-        self._deadlines: dict[Hashable, float] = {}
-        self._had_draft: set[Hashable] = set()  # before the step that runs
 
     def __len__(self) -> int:
         return len(self._by_stream)
 
     def watch(self, stream: Hashable, request: Request, wait: str) -> None:
         """Begin with a stream."""
-        self._by_stream[stream] = _Watched(request, wait)
+        self._by_stream[stream] = _Watched(request, wait, request.stats.tokens)
         self._by_request[request] = stream
 
     def forget(self, request: Request) -> None:
@@ -122,8 +111,6 @@ class Waits:
         stream = self._by_request.pop(request, None)
         if stream is not None:
             del self._by_stream[stream]
-            self._deadlines.pop(stream, None)
-            self._had_draft.discard(stream)
 
     def connect(self, stream: Hashable, connected: bool) -> None:
         """A client has come, or has gone: who has gone is waited for no more. One that comes may
@@ -131,32 +118,29 @@ class Waits:
         watched = self._by_stream.get(stream)
         if watched is not None and watched.connected != connected:
             watched.connected, watched.since = connected, None
-            self._let_go(stream)
+            self._let_go(watched)
 
-    def offer(self, stream: Hashable, offer: Offer) -> None:
+    def add(self, stream: Hashable, draft: ExternalDraft) -> None:
         """A draft has arrived; one without tokens says that there is none for this place."""
         watched = self._by_stream.get(stream)
         if watched is None:
             return
-        if not len(offer.draft) and offer.base != len(watched.request):
+        if len(draft.draft):
+            self._engine.add_external_draft(watched.request, draft)
+        elif draft.base != len(watched.request):
             return  # of a place that the text has passed
-        if len(offer.draft):
-            self._engine.offer(watched.request, offer)
-        if not len(offer.draft) or self._engine.drafter.offered(watched.request):
+        if not len(draft.draft) or self._has_draft(watched):
             if watched.since is not None:
                 took = perf_counter() - watched.since
                 watched.arrivals.append(took)
                 watched.late = watched.request.paused and took > _LATE * self.longest
                 watched.since = None
-            self._let_go(stream)
+            self._let_go(watched)
 
     def before_step(self) -> None:
         """Note who has a draft for the next step."""
-        self._had_draft = {
-            stream
-            for stream, watched in self._by_stream.items()
-            if not watched.request.paused and self._engine.drafter.offered(watched.request)
-        }
+        for watched in self._by_stream.values():
+            watched.drafted = not watched.request.paused and self._has_draft(watched)
 
     def after_step(self, changed: Iterable[Request], seconds: float) -> None:
         """Pause the requests of a step whose next draft is worth waiting for. If others could not
@@ -164,41 +148,47 @@ class Waits:
         now = perf_counter()
         crowded = any(not request.paused for request in self._engine.scheduler.waiting)
         if crowded:
-            for stream in list(self._deadlines):
-                self._let_go(stream)
+            for watched in self._by_stream.values():
+                self._let_go(watched)
         for request in changed:
             stream = self._by_request.get(request)
             if stream is None or request.finished:
                 continue
             watched = self._by_stream[stream]
             new, watched.tokens = request.stats.tokens - watched.tokens, request.stats.tokens
-            watched.learn(stream in self._had_draft, new, seconds)
+            watched.learn(new, seconds)
             if watched.late and new <= 1 and watched.arrivals:
                 watched.arrivals[-1] = math.inf
             watched.late = False
-            if self._engine.drafter.offered(request):
+            if self._has_draft(watched):
                 continue
             watched.since = now
-            useful = watched.connected and self._engine.drafter.takes_offers and not crowded
+            takes = self._engine.drafter.takes_external_drafts
+            useful = watched.connected and takes and not crowded
             longest = watched.seconds(self.longest) if useful else 0.0
             if longest > 0:
                 self._engine.pause(request)
-                self._deadlines[stream] = now + longest
-                watched.paused_at = now
+                watched.deadline, watched.paused_at = now + longest, now
 
     def expire(self) -> float | None:
         """Let those go that have waited long enough. Returns the seconds until the next one has;
         None: nobody waits."""
-        now = perf_counter()
-        for stream in [s for s, end in self._deadlines.items() if end <= now]:
-            # Or a client that drafts no more would be waited for to the end. One that was only
-            # late is counted again when its draft arrives.
-            self._by_stream[stream].arrivals.append(math.inf)
-            self._let_go(stream)
-        return min(self._deadlines.values()) - now if self._deadlines else None
+        now, left = perf_counter(), list[float]()
+        for watched in self._by_stream.values():
+            if watched.deadline is not None and watched.deadline <= now:
+                # Or a client that drafts no more would be waited for to the end. One that was only
+                # late is counted again when its draft arrives.
+                watched.arrivals.append(math.inf)
+                self._let_go(watched)
+            elif watched.deadline is not None:
+                left.append(watched.deadline - now)
+        return min(left, default=None)
 
-    def _let_go(self, stream: Hashable) -> None:
-        if self._deadlines.pop(stream, None) is not None:
-            watched = self._by_stream[stream]
+    def _has_draft(self, watched: _Watched) -> bool:
+        return self._engine.drafter.has_external_draft(watched.request)
+
+    def _let_go(self, watched: _Watched) -> None:
+        if watched.deadline is not None:
+            watched.deadline = None
             watched.waited += perf_counter() - watched.paused_at
             self._engine.pause(watched.request, False)

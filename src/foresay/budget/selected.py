@@ -1,0 +1,127 @@
+"""Which nodes of a proposal are verified: a mask over the drafter's own drafts.
+
+Whoever leaves nodes out clears their bits: the vocabulary, the policy, max_tokens, memory. A node
+keeps its number from `propose` to `observe`; only the target computes the kept ones packed, and
+`numbered` is the one place that leads back from its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.arrays import Int32s, sizes_of
+from foresay.draft import DraftBatch
+from foresay.errors import InputError
+from foresay.verdict import TopK, Verdict, VerdictBatch
+
+__all__ = ["SelectedNodes"]
+
+Bools: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedNodes:
+    """The nodes of a proposal that are verified.
+
+    proposal  the drafter's drafts, without their probs
+    keep      bool[N]: which nodes; with a node its parent
+    """
+
+    proposal: DraftBatch
+    keep: Bools
+
+    @classmethod
+    def nothing(cls, requests: int) -> SelectedNodes:
+        """What a step without drafts verifies."""
+        none, offsets = np.empty(0, np.int32), np.zeros(requests + 1, np.int32)
+        return cls(DraftBatch._trusted(none, none, offsets), np.empty(0, bool))
+
+    def only(self, keep: Bools) -> SelectedNodes:
+        """Those of its nodes that this mask keeps too."""
+        return SelectedNodes(self.proposal, self.keep & keep)
+
+    @cached_property
+    def flat(self) -> NDArray[np.int64]:
+        """The kept nodes' places in the proposal, int64[N']."""
+        return self.keep.nonzero()[0]
+
+    @cached_property
+    def nodes(self) -> Int32s:
+        """The kept nodes' numbers, each in its own draft, int32[N']."""
+        counts = sizes_of(self.drafts.offsets)
+        return self.flat.astype(np.int32) - self.proposal.offsets[:-1].repeat(counts)
+
+    @cached_property
+    def drafts(self) -> DraftBatch:
+        """What the target computes: the kept nodes packed, in the old order.
+
+        Raises: InputError for a node that is kept without its parent.
+        """
+        proposal, flat = self.proposal, self.flat
+        if len(flat) == len(proposal.tokens):
+            return proposal
+        bounds = flat.searchsorted(proposal.offsets).astype(np.int32)
+        place = np.full(len(self.keep) + 1, -2, np.int32)
+        place[-1] = -1  # of what stands above all roots
+        place[flat] = np.arange(len(flat), dtype=np.int32)
+        parents = place[proposal.flat_parents[flat]]
+        if (parents < -1).any():
+            raise InputError(
+                f"node {flat[(parents < -1).argmax()]} of a proposal is kept without its parent; "
+                "expected the parent of each node that is kept"
+            )
+        roots = parents < 0
+        parents -= bounds[:-1].repeat(sizes_of(bounds))
+        parents[roots] = -1
+        return DraftBatch._trusted(
+            proposal.tokens[flat],
+            parents,
+            bounds,
+            None if proposal.scores is None else proposal.scores[flat],
+            None if proposal.probs is None else proposal.probs[flat],
+        )
+
+    def numbered(self, verdicts: Sequence[Verdict]) -> VerdictBatch:
+        """Verdicts on the packed `drafts` as verdicts on the proposal, which all others know.
+
+        The rows of `topk` move to the nodes' places; nodes that were not verified have none.
+
+        Raises: InputError for a number of verdicts, or of rows of topk, that does not fit the
+        drafts.
+        """
+        batch = VerdictBatch.of(verdicts)
+        if len(batch) != len(self.drafts):
+            raise InputError(
+                f"there are {len(batch)} verdicts but {len(self.drafts)} drafts; expected one each"
+            )
+        if self.drafts is self.proposal:
+            return batch
+        starts = self.drafts.offsets[:-1].repeat(sizes_of(batch.path_offsets))
+        path = self.nodes[batch.path + starts]
+        topk, rows = batch.topk, batch.topk_offsets
+        if topk is not None and rows is not None:
+            topk, rows = self._numbered_rows(topk, rows)
+        return VerdictBatch._trusted(
+            batch.tokens, batch.offsets, path, batch.path_offsets, topk, rows, batch.hidden
+        )
+
+    def _numbered_rows(self, topk: TopK, rows: Int32s) -> tuple[TopK, Int32s]:
+        offsets = self.proposal.offsets
+        one_each = np.arange(len(offsets), dtype=np.int32)  # a row for the text before the draft
+        if not np.array_equal(rows, self.drafts.offsets + one_each):
+            raise InputError(
+                f"topk has {len(topk)} rows for {len(self.flat)} nodes of {len(self.drafts)} "
+                "drafts; expected one row more than nodes for each draft"
+            )
+        whole = offsets + one_each
+        verified = np.zeros(int(whole[-1]), bool)
+        verified[whole[:-1]] = True
+        verified[self.flat + one_each[1:].repeat(sizes_of(self.drafts.offsets))] = True
+        source = np.where(verified, verified.cumsum() - 1, -1)
+        return topk.take(source), whole

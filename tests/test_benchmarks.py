@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import forks
-
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+from scripts import BENCHMARKS, script
 
 
 @pytest.fixture
@@ -129,8 +125,7 @@ def test_help(tmp_path: Path, script: str) -> None:
 def test_a_record_names_a_commit_that_can_be_measured_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    harness = importlib.import_module("harness")
+    harness = script("harness")
     parser = harness.parser("A script.", parts=("one", "two"))
     for commit, said in (
         ("abc+", "the commit is abc+; expected a checkout without"),
@@ -226,20 +221,19 @@ def test_drafters(tmp_path: Path, tiny_model: Path) -> None:
     assert "adaptive, 2 questions" in out
 
 
-def test_bars_of_drafters_notice_a_member_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    script: Any = SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "drafters.py")))
-    alone = {"none": 1.0, "suffix": 1.74, "sam": 1.19, "recycle": 1.41, script.MODEL: 1.66}
-    for name in script.GAINS[:2] + script.GAINS[3:]:
-        members = script.parts_of(name)
+def test_bars_of_drafters_notice_a_member_that_is_left_out() -> None:
+    drafters = script("drafters")
+    alone = {"none": 1.0, "suffix": 1.74, "sam": 1.19, "recycle": 1.41, drafters.MODEL: 1.66}
+    for name in drafters.GAINS[:2] + drafters.GAINS[3:]:
+        members = drafters.parts_of(name)
         for value, met in ((max(alone[m] for m in members), False), (2.2, True)):
             table = {**alone, name: value}
             rows = [{"drafter": way, "tokens_per_step": each} for way, each in table.items()]
-            *others, last = script.bars("nodes", rows)
+            *others, last = drafters.bars("nodes", rows)
             assert last["name"].startswith(f"{name} by ") and last["met"] is met
             assert all(one["met"] for one in others)
     silent = [{"drafter": way, "tokens_per_step": 1.0} for way in ("none", "self")]
-    assert [one["met"] for one in script.bars("nodes", silent)] == [False]
+    assert [one["met"] for one in drafters.bars("nodes", silent)] == [False]
 
 
 @pytest.mark.slow

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from decimal import Decimal
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +12,10 @@ import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
 import forks
+from scripts import BENCHMARKS, script
 from tiny import save_model
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-
-
-def _loaded(name: str) -> Any:
-    spec = spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sys.path.insert(0, str(BENCHMARKS))
-gsm8k = _loaded("gsm8k")
+gsm8k = script("gsm8k")
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+from scripts import BENCHMARKS, script
 
 
 @pytest.fixture
-def bars(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("processors_bars")
+def bars() -> Any:
+    return script("processors_bars")
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("workers")
+def worker() -> Any:
+    return script("workers")
 
 
 def run(prompt: str, task: str, **speeds: float) -> dict[str, Any]:

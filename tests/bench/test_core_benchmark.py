@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,19 +9,14 @@ import pytest
 
 from foresay import Verdict
 from foresay.drafters import SuffixDrafter
+from scripts import script
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ARCTIC = "arctic, depth 24"
 
 
 @pytest.fixture
-def core(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    spec = spec_from_file_location("benchmarks_core", BENCHMARKS / "core.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def core() -> Any:
+    return script("core")
 
 
 def test_it_times_the_default_drafter(core: Any) -> None:

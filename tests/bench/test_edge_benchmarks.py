@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,21 +22,8 @@ from foresay.edge.text_rules import Rules
 from foresay.errors import InputError, StreamError
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.signals import Signals
+from scripts import script
 from tiny import one_thread, save_model
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A script as a module; `edge` is also the name of a folder of tests."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    if name != "edge":
-        return importlib.import_module(name)
-    spec = spec_from_file_location("benchmarks_edge", BENCHMARKS / "edge.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(module: Any, monkeypatch: pytest.MonkeyPatch, *options: object) -> object:
@@ -75,14 +60,14 @@ def test_wrong_values_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(script(name, monkeypatch), monkeypatch, *options.split()) == 2
+    assert run(script(name), monkeypatch, *options.split()) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_is_not_there_is_said_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edge, load = script("edge", monkeypatch), script("edge_load", monkeypatch)
+    edge, load = script("edge"), script("edge_load")
     said = run(edge, monkeypatch, "--prompts", "/nope.jsonl")
     assert isinstance(said, str) and said.startswith("edge.py: ") and "/nope.jsonl" in said
     for only in ("ways", "gating"):
@@ -100,7 +85,7 @@ def test_what_is_not_there_is_said_in_a_sentence(
 def test_edge_fails_if_a_bar_is_not_met(
     seconds: float, missed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edge = script("edge", monkeypatch)
+    edge = script("edge")
     times = {"cloud-drafts": [1.0], "free-run": [1.0], "blocking": [seconds], "ahead": [0.5]}
     monkeypatch.setitem(edge.PARTS, "ways", lambda *_: table(times).as_dict())
     ended = run(edge, monkeypatch, "--only", "ways", "--record", tmp_path)
@@ -146,12 +131,12 @@ LOAD: dict[str, Any] = {
 def test_bars_of_the_load(
     other: dict[str, Any], missed: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = script("edge_load", monkeypatch).judged({**LOAD, **other})
+    lines = script("edge_load").judged({**LOAD, **other})
     assert len(lines) == 8 and {line["name"] for line in lines if not line["met"]} == missed
 
 
 def test_a_short_load_says_nothing_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = script("edge_load", monkeypatch).judged({**LOAD, "seconds": 60})
+    lines = script("edge_load").judged({**LOAD, "seconds": 60})
     assert [line["met"] for line in lines if line["name"].startswith("growth")] == [None]
 
 
@@ -163,7 +148,7 @@ def told(tokens: tuple[int, ...]) -> Answer:
 def test_what_a_client_of_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn by turn: the right text, another, one too short, errors, a timeout, a lost start, and
     the right text without a drafter that failed."""
-    load = script("edge_load", monkeypatch)
+    load = script("edge_load")
     at_start = "nothing answers; expected a server of `foresay serve` there"
     script_of_turns: list[Any] = [
         *((7, 8), (7, 9), (7,)),
@@ -217,9 +202,9 @@ def test_what_a_client_of_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> No
     assert steady.errors["the cloud failed"] == 1 and Client.closed == 2
 
 
-def areas(monkeypatch: pytest.MonkeyPatch, nll: dict[bool, float]) -> dict[str, Any]:
+def areas(nll: dict[bool, float]) -> dict[str, Any]:
     """Of a drafter that is right at every other token, with this NLL where it is right."""
-    gating = script("edge", monkeypatch)
+    gating = script("edge")
     answer = np.arange(1, 9, dtype=np.int32)
 
     class Drafts:
@@ -242,16 +227,16 @@ def areas(monkeypatch: pytest.MonkeyPatch, nll: dict[bool, float]) -> dict[str, 
     return found
 
 
-def test_a_perfect_signal_has_area_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = areas(monkeypatch, {True: 0.1, False: 2.0})
+def test_a_perfect_signal_has_area_1() -> None:
+    found = areas({True: 0.1, False: 2.0})
     assert found["nll"] == {"area": 1.0, "rejected": 4, "accepted": 4}
     assert found["any rule"]["marked"] in (0, 8)
-    assert areas(monkeypatch, {True: 2.0, False: 0.1})["nll"]["area"] == 0.0
-    assert areas(monkeypatch, {True: 1.0, False: 1.0})["nll"]["area"] == 0.5
+    assert areas({True: 2.0, False: 0.1})["nll"]["area"] == 0.0
+    assert areas({True: 1.0, False: 1.0})["nll"]["area"] == 0.5
 
 
 def test_gating_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gating, model = script("edge", monkeypatch), str(save_model(tmp_path))
+    gating, model = script("edge"), str(save_model(tmp_path))
     options = SimpleNamespace(model=model, edge_model=model, corpus=None, memory_mb=32)
     questions = [q for q in built_in_questions(8) if q.params.n == 1][:1]
     with one_thread():

@@ -15,6 +15,7 @@ from foresay.edge.messages import Close, Commit
 from foresay.engine.llm import LLM
 from foresay.engine.pages import PAGE
 from foresay.serve.limits import Limits
+from foresay.serve.server import WebSocket
 from serve.edge_client import (
     Text,
     cloud,
@@ -300,3 +301,25 @@ async def test_a_flood_of_drafts_keeps_nobody_from_writing(folder: Path, plain: 
         choice = json.loads(told.content)["choices"][0]
         assert len(choice["token_ids"]) == 30
         assert streams_of(server) == 0
+
+
+async def test_the_server_can_stop_while_a_client_says_goodbye(folder: Path) -> None:
+    with edge_server(folder, limits=Limits(edge_seconds=0.2)) as server:
+        loop = server.server._routes.driver._loop
+        assert loop is not None
+
+        async def goodbye() -> bool:
+            (one,) = [
+                each
+                for each in server.server.server_state.connections
+                if isinstance(each, WebSocket)
+            ]
+            one.data_received(b"\x88\x82\x00\x00\x00\x00\x03\xe8")  # a masked close frame, 1000
+            one.shutdown()
+            return one.transport.is_closing()
+
+        async with cloud(server) as line:
+            await opened(line, opening(server, "a", **ENDLESS))
+            told = asyncio.run_coroutine_threadsafe(goodbye(), loop)
+            assert await asyncio.wrap_future(told)
+        nothing_left(server)

@@ -21,6 +21,8 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
 from foresay.errors import InputError
 from foresay.serve.address import Address, listening
@@ -36,6 +38,17 @@ _SWEEP = 2.5  # seconds between two checks of the number of connections
 _FLUSH = 5  # seconds for clients to read the last bytes, at the very end
 _REPORT = 10.0  # seconds between lines about acceptance
 _log = logging.getLogger("foresay.serve")
+
+
+class WebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's, which cannot stop while a client says goodbye: the whole server failed then."""
+
+    def shutdown(self) -> None:
+        """End the connection, because the server stops."""
+        try:
+            super().shutdown()
+        except InvalidState:
+            self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -64,7 +77,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 lifespan="off",
-                ws="websockets-sansio",
+                ws=WebSocket,
                 ws_max_size=limits.body,
                 ws_per_message_deflate=False,
                 http=partial(Wire, limits, routes.metrics.refuse),  # type: ignore[arg-type]

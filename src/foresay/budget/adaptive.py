@@ -34,14 +34,13 @@ from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Load, StepFacts, within_max_tokens
 from foresay.budget.price import PriceOfTime
 from foresay.budget.selected import SelectedNodes
-from foresay.budget.trials import SHARE, TrialAccount
+from foresay.budget.trials import MOST_LOSS, SHARE, TrialAccount
 from foresay.budget.urgency import worth_of_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
 __all__ = ["Adaptive"]
 
-_MOST_TRIAL = 0.25
 _LEAST_REACH = 8  # nodes
 _FORGETS = 0.95  # a step's share of what the last steps verified
 _LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
@@ -197,7 +196,7 @@ class Adaptive:
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
         """`best`, or more if the account covers what seems to be lost by it."""
         loss = seconds_lost(tokens, times, times[best] / tokens[best])
-        bearable = np.flatnonzero(loss <= _MOST_TRIAL * times[0])
+        bearable = np.flatnonzero(loss <= MOST_LOSS * times[0])
         taken = int(bearable[-1])
         return taken if taken > best and self._account.covers(float(loss[taken])) else best
 

@@ -11,7 +11,6 @@ A drafter that weighs its own slow work is asked for everything or nothing, by t
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -20,14 +19,13 @@ from numpy.typing import NDArray
 from foresay.arrays import Int32s
 from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Load
+from foresay.budget.recent import RecentMedian
+from foresay.budget.trials import HOLDS, MOST_LOSS, QUICK
 
 __all__ = ["Asking", "AskingPlan"]
 
 _LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
-_CHEAP = 0.005  # of a plain step: faster drafting is not planned
-_LEARNING = 8  # steps in which everything is asked for
 _MEMORY = 64  # steps
-_HOLDS = 8  # steps for which a plan is used: making one takes as long as a lookup
 _LOOKUP = 0.3  # of a plain step: drafting that is asked for now and then even if it does not pay
 _EVERY = 8  # steps between two such drafts, and for how many a good one is followed by others
 _FOLLOWED = 0.5  # accepted tokens for each request: a good one
@@ -47,10 +45,7 @@ class Asking:
     """What drafting costs and gains, by the number of nodes asked for."""
 
     def __init__(self, most: int) -> None:
-        # Seconds of the last drafts and their median, by nodes asked for: the first draft of all
-        # may load a library, and must not count for ever.
-        self._drafts: dict[int, deque[float]] = {}
-        self._took: dict[int, float] = {}
+        self._took: dict[int, RecentMedian] = {}  # seconds of a draft, by nodes asked for
         self._tried = np.zeros(most)  # verified per request and step, by place in the draft
         self._won = np.zeros(most)  # accepted
         self._steps = 0
@@ -62,39 +57,36 @@ class Asking:
         """Whether the drafter weighs its own slow work: it is asked for everything or nothing."""
         self._unasked = 0  # steps since the last draft
         self._following = 0  # steps for which a good draft is followed by others
-        self.least_loss = 0.0
-        """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
     def seconds(self, asked: int) -> float:
         """The expected time of drafting. Where it was not measured: between two levels that were,
         on the line through them; else proportional to the nodes of the nearest one.
         """
         took = self._took
-        known = took.get(asked)
-        if known is not None or not asked or not took:
-            return known or 0.0
+        if asked in took:
+            return took[asked].value
+        if not asked or not took:
+            return 0.0
         below = max((level for level in took if level < asked), default=0)
         above = min((level for level in took if level > asked), default=0)
         if not below or not above:
             nearest = below or above
-            return took[nearest] * asked / nearest
+            return took[nearest].value * asked / nearest
         share = (asked - below) / (above - below)
-        return took[below] + share * (took[above] - took[below])
+        return took[below].value + share * (took[above].value - took[below].value)
 
     def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
         """What to ask for, at most `cap` nodes for each of `asked` of the requests; without drafts
         the step would take `plain`.
         """
-        self._cheap = self.seconds(cap) < _CHEAP * plain
-        if self._cheap or self._steps < _LEARNING:
-            self.least_loss = 0.0
+        self._cheap = self.seconds(cap) < QUICK * plain
+        if self._cheap or self._steps < HOLDS:
             return AskingPlan(cap, 0, 0.0, 0.0)
         for_whom = cap, len(load), asked
         self._holds -= 1
         if self._holds < 0 or for_whom != self._made_for:
-            self._holds, self._made_for = _HOLDS, for_whom
+            self._holds, self._made_for = HOLDS, for_whom
             self._plan = self._made(cost, cap, load, asked, plain)
-            self.least_loss = 2 * self._plan.loss
         self._unasked += 1
         took = self.seconds(cap)
         wanted = self._following or self._unasked >= max(_EVERY, took / (_SHARE * plain))
@@ -116,7 +108,7 @@ class Asking:
         best = int((tokens / times).argmax())
         per_token = float(times[best] / tokens[best])
         loss: NDArray[np.float64] = seconds_lost(tokens, times, per_token)
-        more = np.flatnonzero(loss[best + 1 :] <= 0.25 * plain)
+        more = np.flatnonzero(loss[best + 1 :] <= MOST_LOSS * plain)
         if best + 1 == len(levels):
             return AskingPlan(levels[best], 0, 0.0, per_token)
         trial = best + 1 + (int(more[-1]) if len(more) else 0)
@@ -135,9 +127,7 @@ class Asking:
         """
         if not asked:
             return
-        last = self._drafts.setdefault(asked, deque(maxlen=5))
-        last.append(seconds)
-        self._took[asked] = sorted(last)[len(last) // 2]
+        self._took.setdefault(asked, RecentMedian()).observe(seconds)
         self._unasked = 0
         good = int(accepted.sum()) >= _FOLLOWED * requests
         self._following = _EVERY if good else max(0, self._following - 1)

@@ -25,13 +25,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from foresay.budget.recent import RecentMean, RecentMedian
-from foresay.budget.trials import TrialAccount
+from foresay.budget.trials import QUICK, TrialAccount
 
-__all__ = ["ALL", "NOTHING", "QUICK", "DraftLength", "Plan", "Price", "by_part", "group_of"]
+__all__ = ["ALL", "NOTHING", "DraftLength", "Plan", "Price", "by_part", "group_of"]
 
-QUICK = 0.01
-"""Of a step's time: a drafter that takes less is always asked for all. Weighing it takes as long,
-and a text can begin to be copied at any time."""
 _LEVELS = (1, 2, 3, 4, 6, 8, 16, 32)  # nodes that are asked for, or all
 ALL = len(_LEVELS)
 _EXPECTED = (0.25, 0.75, 1.5, 3.0, 6.0)  # tokens: the bounds of the groups
@@ -159,7 +156,7 @@ class DraftLength:
         return self._rest > 0
 
     def quick(self, requests: int) -> bool:
-        """Whether drafting for so many requests takes next to no time."""
+        """Whether drafting for so many requests takes next to no time: then it is asked for all."""
         return self.timed and self.seconds(ALL, requests) < QUICK
 
     def seconds(self, level: int, requests: int) -> float:

@@ -11,11 +11,12 @@ from math import inf
 
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Load, StepFacts
+from foresay.budget.recent import RecentMean
+from foresay.budget.trials import HOLDS
 
 __all__ = ["PriceOfTime"]
 
 _MEMORY = 16  # steps: a token gained here saves the seconds of a token near it
-_HOLDS = 8  # steps for which the cost of a node is used
 _NODES = (2, 4, 8)  # for each request, over which the cost of one is averaged: the least of them,
 # since costs rise in stairs, and a policy stops where one begins
 
@@ -24,9 +25,8 @@ class PriceOfTime:
     """Seconds of a token, learned from steps; seconds of a node, by the cost model."""
 
     def __init__(self) -> None:
-        self._tokens = 1.0  # of a step for each request
-        self._time = 1.0  # of a step, by that of one without drafts
-        self._steps = 0
+        self._tokens = RecentMean(_MEMORY, 1.0)  # of a step for each request
+        self._time = RecentMean(_MEMORY, 1.0)  # of a step, by that of one without drafts
         self._node = 0.0
         self._made_for = 0  # so many requests
         self._holds = 0  # for so many steps more
@@ -36,22 +36,20 @@ class PriceOfTime:
         requests, keys = len(load), load.keys
         self._holds -= 1
         if self._holds < 0 or requests != self._made_for:
-            self._holds, self._made_for, self._node = _HOLDS, requests, inf
+            self._holds, self._made_for, self._node = HOLDS, requests, inf
             for nodes in _NODES:
                 more = nodes * requests
                 reads = keys + more * (keys / requests + 1)
                 taken = cost.of(requests + more, reads, keys, requests) - plain
                 self._node = min(self._node, max(taken, 0.0) / more)
-        return plain * self._time / (requests * self._tokens), self._node, plain
+        return plain * self._time.value / (requests * self._tokens.value), self._node, plain
 
     def observe(self, step: StepFacts, plain: float) -> None:
         """Learn from a step; from one with other rows nothing, since their time is not known."""
         requests = len(step.load)
         if not requests or step.load.other_rows or plain <= 0 or not step.committed:
             return
-        self._steps += 1
-        rate = 1 / min(self._steps, _MEMORY)
         # A step that was interrupted for long says nothing about what time is worth.
-        time = min((step.seconds + step.draft_seconds) / plain, 4 * self._time)
-        self._time += (time - self._time) * rate
-        self._tokens += (step.committed / requests - self._tokens) * rate
+        time = min((step.seconds + step.draft_seconds) / plain, 4 * self._time.value)
+        self._time.observe(time)
+        self._tokens.observe(step.committed / requests)

@@ -15,11 +15,18 @@ Seconds may be of any unit, such as steps without drafts.
 
 from __future__ import annotations
 
-__all__ = ["SHARE", "TrialAccount"]
+__all__ = ["HOLDS", "MOST_LOSS", "QUICK", "SHARE", "TrialAccount"]
 
 SHARE = 0.004
 """Of the time, which trials may lose: small beside what drafts win, and a step's time is saved up
 in 250 steps, so that a text which begins to repeat is noticed within one answer."""
+QUICK = 0.01
+"""Of a step's time: drafting that takes less is not weighed. Weighing it takes as long, and a text
+can begin to be copied at any time."""
+HOLDS = 8
+"""Steps for which a plan is used: making one takes as long as a lookup."""
+MOST_LOSS = 0.25
+"""Of a step's time, that one trial may lose: one that fails must not be felt."""
 _HELD = 0.5  # steps' time an account holds or owes at most: the next text must not wait for long
 
 

@@ -54,7 +54,7 @@ def test_nothing_is_saved_up_for_ever_and_nothing_is_tried_on_credit() -> None:
 
 
 def test_recent_observations() -> None:
-    mean = RecentMean(4, 1.0, count=1)
+    mean = RecentMean(1.0, count=1, memory=4)
     for value, wanted in ((3.0, 2.0), (3.0, 7 / 3)):
         mean.observe(value)
         assert mean.value == pytest.approx(wanted)

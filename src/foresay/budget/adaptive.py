@@ -7,10 +7,9 @@ is tried, also 0. Where a load has urgencies, a request's tokens count by what t
 for the last request the rest of a step (`urgency.worth_of_tokens`). For a request whose
 tokens are worth next to nothing nothing is drafted.
 
-What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying, or
-drafting, more than seems to pay. The loss of such a trial is charged to an account, and its gain is
-paid into it: where trials begin to succeed, they follow each other at once. One that fails badly is
-charged in part: the next text may be another one, and must not wait for its trial for long.
+What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying
+more than seems to pay, and as much on drafting more (`trials`): each has an account of its own, so
+that the trials of one never take those of the other.
 
 One step is `budgets`, `choose`, `observe`, in this order; a step without drafts may leave out
 `choose`. A drafter that decides by itself whether some of its work pays is told the `price` of time
@@ -81,7 +80,8 @@ class Adaptive:
         self._total = total
         self._calibration = Calibration()
         self._asking = Asking(most)
-        self._account = TrialAccount(share)
+        self._account = TrialAccount(share)  # of verifying more
+        self._asking_account = TrialAccount(share)  # of drafting more
         self._asked = 0
         self._asking_for = 0  # so many requests
         self._verified = float(most)  # nodes of a request: the most of the last steps
@@ -114,7 +114,7 @@ class Adaptive:
         cap = min(self._most, max(4, self._total // self._asking_for), self._reach())
         plan = self._asking.plan(self.cost, cap, load, self._asking_for, self._plain)
         self._asked = plan.best
-        if plan.trial and self._account.covers(plan.loss):
+        if plan.trial and self._asking_account.covers(plan.loss):
             # Its price: the draft, and verification beyond a plain step. See `observe`.
             self._asked = plan.trial
             self._trial = _Trial(plan.seconds_per_token)
@@ -243,10 +243,13 @@ class Adaptive:
             rows, reads = rows - load.other_rows, reads - load.other_reads
             took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
             won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
-            self._account.settle(seconds_lost(load.worth + won, took, trial.seconds_per_token))
+            self._asking_account.settle(
+                seconds_lost(load.worth + won, took, trial.seconds_per_token)
+            )
         elif trial is not None and trial.chosen is step.chosen:  # more was verified
             worth = load.worth_of(step.chosen.drafts)[trial.extra]
             won = float(worth @ step.accepted[trial.extra])
             self._account.settle(seconds_lost(won, trial.price, trial.seconds_per_token))
-        self._account.earn(step.seconds + step.draft_seconds, self._plain)
+        for account in (self._account, self._asking_account):
+            account.earn(step.seconds + step.draft_seconds, self._plain)
         self._trial = None

@@ -2,9 +2,8 @@
 
 A lookup drafter takes microseconds, and is asked for as much as may be of use. A draft model takes
 a forward pass per token. The cost of the first k nodes of a draft, and how many of them are
-verified and accepted, are remembered; the k with the most tokens per second is taken. Where that is
-none, a lookup is still tried in every 8th step, or less often if it takes longer: a text can begin
-to be copied at any time.
+verified and accepted, are remembered; the k with the most tokens per second is taken. Asking for
+more, or at all, is a trial: a text can begin to be copied at any time.
 
 A drafter that weighs its own slow work is asked for everything or nothing, by the rest of its time.
 """
@@ -19,17 +18,12 @@ from numpy.typing import NDArray
 from foresay.arrays import Int32s
 from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Load
-from foresay.budget.recent import RecentMedian
+from foresay.budget.recent import MEMORY, RecentMedian
 from foresay.budget.trials import HOLDS, MOST_LOSS, QUICK
 
 __all__ = ["Asking", "AskingPlan"]
 
 _LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
-_MEMORY = 64  # steps
-_LOOKUP = 0.3  # of a plain step: drafting that is asked for now and then even if it does not pay
-_EVERY = 8  # steps between two such drafts, and for how many a good one is followed by others
-_FOLLOWED = 0.5  # accepted tokens for each request: a good one
-_SHARE = 0.0125  # of the time, which such drafts may take: one that takes longer comes less often
 
 
 class AskingPlan(NamedTuple):
@@ -55,8 +49,6 @@ class Asking:
         self._cheap = False
         self.weighs = False
         """Whether the drafter weighs its own slow work: it is asked for everything or nothing."""
-        self._unasked = 0  # steps since the last draft
-        self._following = 0  # steps for which a good draft is followed by others
 
     def seconds(self, asked: int) -> float:
         """The expected time of drafting. Where it was not measured: between two levels that were,
@@ -87,11 +79,6 @@ class Asking:
         if self._holds < 0 or for_whom != self._made_for:
             self._holds, self._made_for = HOLDS, for_whom
             self._plan = self._made(cost, cap, load, asked, plain)
-        self._unasked += 1
-        took = self.seconds(cap)
-        wanted = self._following or self._unasked >= max(_EVERY, took / (_SHARE * plain))
-        if wanted and not self._plan.best and took < _LOOKUP * plain:
-            return AskingPlan(cap, 0, 0.0, self._plan.seconds_per_token)
         return self._plan
 
     def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
@@ -128,13 +115,10 @@ class Asking:
         if not asked:
             return
         self._took.setdefault(asked, RecentMedian()).observe(seconds)
-        self._unasked = 0
-        good = int(accepted.sum()) >= _FOLLOWED * requests
-        self._following = _EVERY if good else max(0, self._following - 1)
         if self._cheap:
             return  # its gain is not needed
         self._steps += 1
-        rate = 1 / min(self._steps, _MEMORY)
+        rate = 1 / min(self._steps, MEMORY)
         size = len(self._tried)
         for mean, found in ((self._tried, None), (self._won, accepted)):
             places = nodes if found is None else nodes[found]

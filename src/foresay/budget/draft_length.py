@@ -13,7 +13,7 @@ missed, which may be the whole prompt; this serves many drafts, but a trial alon
 
 Trials ask for more than seems to pay; their account is `trials.TrialAccount`. A merge has one
 controller for each of its members; how many nodes the whole drafter is asked for is the policy's
-(`asking`), which knows no groups and tries a lookup again every few steps, whatever it won.
+(`asking`), which knows no groups.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ ALL = len(_LEVELS)
 _EXPECTED = (0.25, 0.75, 1.5, 3.0, 6.0)  # tokens: the bounds of the groups
 _HOPE = 0.6  # chance of a token, given the one before, before anything is known: it is tried then
 _HOPED = 4  # drafts that this counts as
-_MEMORY = 32  # drafts that count
 _TIMED = 3  # drafts before anything is believed: the first may load a library, or read a prompt
 _DEPTH = 6  # levels of a draft that was not seen yet
 _UNREAD = 16  # tokens of a request, from which on reading them is timed apart
@@ -101,12 +100,12 @@ class _Gain:
     def __init__(self, like: _Gain | None = None) -> None:
         first, hoped = (0, *_LEVELS), [_HOPE ** (place + 1) for place in range(2 * _LEVELS[-1])]
         if like is not None:  # half as sure of it
-            self.won = [RecentMean(_MEMORY, mean.value, _HOPED // 2) for mean in like.won]
-            self.nodes = [RecentMean(_MEMORY, mean.value, _HOPED // 2) for mean in like.nodes]
+            self.won = [RecentMean(mean.value, _HOPED // 2) for mean in like.won]
+            self.nodes = [RecentMean(mean.value, _HOPED // 2) for mean in like.nodes]
         else:
             parts = [sum(hoped[a:b]) for a, b in zip(first, (*_LEVELS, None), strict=True)]
-            self.won = [RecentMean(_MEMORY, part, _HOPED) for part in parts]
-            self.nodes = [RecentMean(_MEMORY, 0.0, _HOPED) for _ in parts]
+            self.won = [RecentMean(part, _HOPED) for part in parts]
+            self.nodes = [RecentMean(0.0, _HOPED) for _ in parts]
 
     def observe(self, level: int, won: Sequence[float], nodes: Sequence[float]) -> None:
         before = max(self.won[level].value, 1e-3)

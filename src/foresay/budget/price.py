@@ -25,8 +25,8 @@ class PriceOfTime:
     """Seconds of a token, learned from steps; seconds of a node, by the cost model."""
 
     def __init__(self) -> None:
-        self._tokens = RecentMean(_MEMORY, 1.0)  # of a step for each request
-        self._time = RecentMean(_MEMORY, 1.0)  # of a step, by that of one without drafts
+        self._tokens = RecentMean(1.0, memory=_MEMORY)  # of a step for each request
+        self._time = RecentMean(1.0, memory=_MEMORY)  # of a step, by that of one without drafts
         self._node = 0.0
         self._made_for = 0  # so many requests
         self._holds = 0  # for so many steps more

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-__all__ = ["RecentMean", "RecentMedian"]
+__all__ = ["MEMORY", "RecentMean", "RecentMedian"]
 
+MEMORY = 32
+"""Steps, or drafts, that count: some ten lines of a text, which may change its nature as fast."""
 _MEDIAN_OF = 5  # observations: two outliers, such as a library's loading, change nothing
 
 
@@ -16,7 +18,7 @@ class RecentMean:
 
     __slots__ = ("count", "memory", "value")
 
-    def __init__(self, memory: int, value: float = 0.0, count: int = 0) -> None:
+    def __init__(self, value: float = 0.0, count: int = 0, memory: int = MEMORY) -> None:
         self.memory = memory
         self.value = value
         self.count = count

@@ -44,13 +44,13 @@ class _Enabled:
         self.now = True
         self.account = account
         self._left = _TRIAL  # steps until it is judged
-        self._net = RecentMean(_JUDGED_BY)  # what it won in a step, less what it took
+        self._net = RecentMean(memory=_JUDGED_BY)  # what it won in a step, less what it took
 
     def observe(self, net: float) -> None:
         """One more step; while it is enabled with what it won, less what it took."""
         if not self.now:
             if self.account.covers(-_TRIAL * self._net.value):
-                self.now, self._left, self._net = True, _TRIAL, RecentMean(_JUDGED_BY)
+                self.now, self._left, self._net = True, _TRIAL, RecentMean(memory=_JUDGED_BY)
             return
         self._left -= 1
         self._net.observe(net)

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from foresay import _core
 from foresay.arrays import sizes_of
-from foresay.budget.asking import Asking
 from foresay.budget.calibration import Calibration
 from foresay.budget.cost import StepCost, seconds_lost
+from foresay.budget.draft_size import DraftSize
 from foresay.budget.load import Load, StepFacts, within_max_tokens
 from foresay.budget.price import PriceOfTime
 from foresay.budget.selected import SelectedNodes
@@ -79,11 +79,11 @@ class Adaptive:
         self._most = most
         self._total = total
         self._calibration = Calibration()
-        self._asking = Asking(most)
+        self._draft_size = DraftSize(most)
         self._account = TrialAccount(share)  # of verifying more
-        self._asking_account = TrialAccount(share)  # of drafting more
+        self._drafting_account = TrialAccount(share)  # of drafting more
         self._asked = 0
-        self._asking_for = 0  # so many requests
+        self._drafting_for = 0  # requests
         self._verified = float(most)  # nodes of a request: the most of the last steps
         self._price = PriceOfTime()
         self._spent = 0.0  # on drafts of this step that the drafter itself has weighed
@@ -108,13 +108,13 @@ class Adaptive:
         load = self._with_worth(load)
         if load.weights is not None:
             left = np.where(load.weights >= _LEAST_WORTH, load.tokens_left, 0).tolist()
-        self._asking_for = sum(n > 1 for n in left)
-        if not self._asking_for:
+        self._drafting_for = sum(n > 1 for n in left)
+        if not self._drafting_for:
             return [0] * len(left)
-        cap = min(self._most, max(4, self._total // self._asking_for), self._reach())
-        plan = self._asking.plan(self.cost, cap, load, self._asking_for, self._plain)
+        cap = min(self._most, max(4, self._total // self._drafting_for), self._reach())
+        plan = self._draft_size.plan(self.cost, cap, load, self._drafting_for, self._plain)
         self._asked = plan.best
-        if plan.trial and self._asking_account.covers(plan.loss):
+        if plan.trial and self._drafting_account.covers(plan.loss):
             # Its price: the draft, and verification beyond a plain step. See `observe`.
             self._asked = plan.trial
             self._trial = _Trial(plan.seconds_per_token)
@@ -130,7 +130,7 @@ class Adaptive:
         of the step without drafts; after `budgets`, of the same load. The drafter that is told
         weighs by it what its slow work gains.
         """
-        self._asking.weighs = True
+        self._draft_size.weighs = True
         return self._price.of(self.cost, load, self._plain)
 
     def spent(self, seconds: float) -> None:
@@ -190,7 +190,7 @@ class Adaptive:
             other_rows=load.other_rows,
             other_reads=load.other_reads,
             tokens=load.worth,
-            seconds=self._asking.seconds(self._asked) + self._spent,
+            seconds=self._draft_size.seconds(self._asked) + self._spent,
         )
 
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
@@ -217,8 +217,8 @@ class Adaptive:
             self._calibration.observe(drafts, step.accepted, load.tenants, load.ids)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         drafting = max(step.draft_seconds - self._spent, 0.0)
-        self._asking.observe(
-            self._asked, drafting, self._asking_for, step.chosen.nodes, step.accepted
+        self._draft_size.observe(
+            self._asked, drafting, self._drafting_for, step.chosen.nodes, step.accepted
         )
         self._price.observe(step, self._plain)
         self._settle(step, load, rows + nodes, reads, keys)
@@ -241,15 +241,17 @@ class Adaptive:
         trial = self._trial
         if trial is not None and trial.chosen is None:  # more was drafted
             rows, reads = rows - load.other_rows, reads - load.other_reads
-            took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
+            took = self.cost.of(rows, reads, keys, len(load)) + self._draft_size.seconds(
+                self._asked
+            )
             won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
-            self._asking_account.settle(
+            self._drafting_account.settle(
                 seconds_lost(load.worth + won, took, trial.seconds_per_token)
             )
         elif trial is not None and trial.chosen is step.chosen:  # more was verified
             worth = load.worth_of(step.chosen.drafts)[trial.extra]
             won = float(worth @ step.accepted[trial.extra])
             self._account.settle(seconds_lost(won, trial.price, trial.seconds_per_token))
-        for account in (self._account, self._asking_account):
+        for account in (self._account, self._drafting_account):
             account.earn(step.seconds + step.draft_seconds, self._plain)
         self._trial = None

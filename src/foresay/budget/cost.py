@@ -143,7 +143,7 @@ class StepCost:
         seconds: float,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[n]: the expected tokens and seconds of a step of requests with these contexts, if the
-        first n nodes of `order` are verified, each of which is expected to make so many tokens.
+        first n nodes of `order` are verified; each is expected to make `gains` tokens.
 
         offsets  which nodes belong to which request
         other_rows, other_reads   what else is computed; its own time does not count
@@ -281,7 +281,7 @@ class StepCost:
 
 
 def seconds_lost(tokens: Number, seconds: Number, seconds_per_token: float) -> Any:
-    """What is lost by making so many tokens in so many seconds, where others take
+    """What is lost by making `tokens` in `seconds`, where others take
     `seconds_per_token`; negative: won. Drafts pay where nothing is lost by them: all policies here
     decide by this one rule.
     """

@@ -13,7 +13,7 @@ missed, which may be the whole prompt; this serves many drafts, but a trial alon
 
 Trials ask for more than seems to pay; their account is `trials.TrialAccount`. A merge has one
 controller for each of its members; how many nodes the whole drafter is asked for is the policy's
-(`asking`), which knows no groups.
+(`draft_size`), which knows no groups.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
     trial: bool = False
 
     def nodes(self, most: int) -> int:
-        """How many nodes each of its requests is asked for, which may have so many."""
+        """How many nodes each of its requests is asked for, of `most` it may have."""
         return nodes_of(self.level, most) if self.groups else 0
 
 
@@ -74,7 +74,7 @@ NOTHING = Plan(0, frozenset(), 0.0)
 
 
 def group_of(expected: float) -> int:
-    """The group of a request whose other drafts are expected to make so many tokens."""
+    """The group of a request whose other drafts are expected to make this number of tokens."""
     return bisect_right(_EXPECTED, expected)
 
 
@@ -140,7 +140,7 @@ class DraftLength:
         self._depth = 0
         self._every = _Gain()
         self._groups: dict[int, _Gain] = {}
-        self._rest = 0  # for so many steps nothing is planned
+        self._rest = 0  # steps for which nothing is planned
         self._deeper = False  # what the next trial prefers: more nodes, or more requests
 
     @property
@@ -155,7 +155,7 @@ class DraftLength:
         return self._rest > 0
 
     def quick(self, requests: int) -> bool:
-        """Whether drafting for so many requests takes next to no time: then it is asked for all."""
+        """Whether drafting for these requests takes next to no time: then it is asked for all."""
         return self.timed and self.seconds(ALL, requests) < QUICK
 
     def seconds(self, level: int, requests: int) -> float:
@@ -184,7 +184,7 @@ class DraftLength:
         price: Price,
         lowest: int = 0,
     ) -> Plan:
-        """What to ask for, of requests in these groups, of whose texts it has not read so many
+        """What to ask for, of requests in these groups, of whose texts it has not read `unread`
         tokens; nothing below the level `lowest`. The same until something is observed.
         """
         if not groups or self.rests:
@@ -232,9 +232,7 @@ class DraftLength:
     def took(
         self, level: int, requests: int, seconds: float, depth: int = 0, unread: int = 0
     ) -> None:
-        """Drafting took so long, with reading so many tokens; the deepest draft had so many
-        levels.
-        """
+        """Drafting took `seconds`, with reading `unread` tokens; the deepest draft has `depth`."""
         self._timed += 1
         self._depth = max(self._depth, depth)
         self._expected.clear()
@@ -262,7 +260,7 @@ class DraftLength:
         self._rest -= 1
 
     def settle(self, plan: Plan, requests: int, wins: float, price: Price) -> None:
-        """A step with this plan has ended, and drafting won so much: pay for a trial, or pay in
+        """A step with this plan has ended, and drafting won `wins`: pay for a trial, or pay in
         what it won. Where nothing pays for anybody, nothing is planned until a trial is covered."""
         if plan.trial:
             before = plan.wins + (plan.loss or 0.0)  # what the best plan was expected to win

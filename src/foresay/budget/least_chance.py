@@ -49,7 +49,7 @@ class LeastChance:
         self._times: dict[int, _Times] = {}
 
     def of(self, requests: int) -> float | None:
-        """What a drafted token's chance must be in a step of so many requests; None: no drafts.
+        """What a drafted token's chance must be in a step of `requests`; None: no drafts.
 
         Valid until: the next `observe`.
         """
@@ -76,7 +76,7 @@ class LeastChance:
         draft_seconds: float,
         least: float = 0.0,
     ) -> None:
-        """A step of so many requests verified `nodes` drafted tokens, each with a chance of `least`
+        """A step of `requests` verified `nodes` drafted tokens, each with a chance of `least`
         or more, and made `tokens`.
 
         Mutates: what is known of such steps.

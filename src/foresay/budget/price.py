@@ -28,8 +28,8 @@ class PriceOfTime:
         self._tokens = RecentMean(1.0, memory=_MEMORY)  # of a step for each request
         self._time = RecentMean(1.0, memory=_MEMORY)  # of a step, by that of one without drafts
         self._node = 0.0
-        self._made_for = 0  # so many requests
-        self._holds = 0  # for so many steps more
+        self._made_for = 0  # requests
+        self._holds = 0  # steps until the next estimate
 
     def of(self, cost: StepCost, load: Load, plain: float) -> tuple[float, float, float]:
         """Seconds of a token, of a node, and of a step without drafts, which takes `plain`."""

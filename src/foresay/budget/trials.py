@@ -6,7 +6,7 @@ of the time, kept in an account:
 
     account = TrialAccount()
     account.earn(seconds)                # after every step: a share of its time is paid in
-    if account.covers(loss): ...         # before a trial that is expected to lose so much
+    if account.covers(loss): ...         # before a trial that is expected to lose `loss`
     account.settle(lost)                 # after it: what it lost, below 0 what it won
 
 What a trial wins is paid in, too: where trials begin to succeed, they follow each other at once.
@@ -53,12 +53,12 @@ class TrialAccount:
         self.balance = min(max(self.balance + self.share * seconds, -limit), limit)
 
     def covers(self, loss: float) -> bool:
-        """Whether a trial that is expected to lose so much may be made now."""
+        """Whether a trial that is expected to lose `loss` may be made now."""
         self._largest = max(self._largest, loss)
         return 0 < self.balance >= loss
 
     def settle(self, lost: float) -> None:
-        """A trial has lost so much, or won where that is below 0. The next `earn` bounds what is
+        """A trial has lost `lost`, or won where that is below 0. The next `earn` bounds what is
         owed."""
         self.balance -= lost
         self._largest = 0.0

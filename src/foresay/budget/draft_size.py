@@ -1,8 +1,8 @@
-"""How many nodes to ask a drafter for, where asking itself takes time.
+"""How many nodes to ask a drafter for, where drafting takes time.
 
 A lookup drafter takes microseconds, and is asked for as much as may be of use. A draft model takes
 a forward pass per token. The cost of the first k nodes of a draft, and how many of them are
-verified and accepted, are remembered; the k with the most tokens per second is taken. Asking for
+verified and accepted, are remembered; the k with the most tokens per second is taken. DraftSize for
 more, or at all, is a trial: a text can begin to be copied at any time.
 
 A drafter that weighs its own slow work is asked for everything or nothing, by the rest of its time.
@@ -21,12 +21,12 @@ from foresay.budget.load import Load
 from foresay.budget.recent import MEMORY, RecentMedian
 from foresay.budget.trials import HOLDS, MOST_LOSS, QUICK
 
-__all__ = ["Asking", "AskingPlan"]
+__all__ = ["DraftSize", "DraftSizePlan"]
 
 _LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
 
 
-class AskingPlan(NamedTuple):
+class DraftSizePlan(NamedTuple):
     """How many nodes to ask for, and how many for a trial (0: none), at what loss."""
 
     best: int
@@ -35,7 +35,7 @@ class AskingPlan(NamedTuple):
     seconds_per_token: float
 
 
-class Asking:
+class DraftSize:
     """What drafting costs and gains, by the number of nodes asked for."""
 
     def __init__(self, most: int) -> None:
@@ -43,9 +43,9 @@ class Asking:
         self._tried = np.zeros(most)  # verified per request and step, by place in the draft
         self._won = np.zeros(most)  # accepted
         self._steps = 0
-        self._plan = AskingPlan(0, 0, 0.0, 0.0)
+        self._plan = DraftSizePlan(0, 0, 0.0, 0.0)
         self._made_for = (0, 0, 0)  # cap, requests, and how many of them are asked for
-        self._holds = 0  # for so many steps more
+        self._holds = 0  # steps until the next plan
         self._cheap = False
         self.weighs = False
         """Whether the drafter weighs its own slow work: it is asked for everything or nothing."""
@@ -67,13 +67,13 @@ class Asking:
         share = (asked - below) / (above - below)
         return took[below].value + share * (took[above].value - took[below].value)
 
-    def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
+    def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> DraftSizePlan:
         """What to ask for, at most `cap` nodes for each of `asked` of the requests; without drafts
         the step would take `plain`.
         """
         self._cheap = self.seconds(cap) < QUICK * plain
         if self._cheap or self._steps < HOLDS:
-            return AskingPlan(cap, 0, 0.0, 0.0)
+            return DraftSizePlan(cap, 0, 0.0, 0.0)
         for_whom = cap, len(load), asked
         self._holds -= 1
         if self._holds < 0 or for_whom != self._made_for:
@@ -81,7 +81,9 @@ class Asking:
             self._plan = self._made(cost, cap, load, asked, plain)
         return self._plan
 
-    def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
+    def _made(
+        self, cost: StepCost, cap: int, load: Load, asked: int, plain: float
+    ) -> DraftSizePlan:
         levels = [0, cap]
         if not self.weighs:
             levels[1:1] = [level for level in _LEVELS if level < cap]
@@ -97,9 +99,9 @@ class Asking:
         loss: NDArray[np.float64] = seconds_lost(tokens, times, per_token)
         more = np.flatnonzero(loss[best + 1 :] <= MOST_LOSS * plain)
         if best + 1 == len(levels):
-            return AskingPlan(levels[best], 0, 0.0, per_token)
+            return DraftSizePlan(levels[best], 0, 0.0, per_token)
         trial = best + 1 + (int(more[-1]) if len(more) else 0)
-        return AskingPlan(levels[best], levels[trial], float(loss[trial]), per_token)
+        return DraftSizePlan(levels[best], levels[trial], float(loss[trial]), per_token)
 
     def observe(
         self,
@@ -109,7 +111,7 @@ class Asking:
         nodes: Int32s,
         accepted: NDArray[np.bool_],
     ) -> None:
-        """Learn what drafts of `asked` nodes for so many requests took and gained; 0 teaches
+        """Learn what drafts of `asked` nodes for that number of requests took and gained; 0 teaches
         nothing.
         """
         if not asked:

@@ -7,30 +7,32 @@ import pytest
 
 from budget.batches import facts, load_of
 from foresay.budget.adaptive import Adaptive
-from foresay.budget.asking import Asking
 from foresay.budget.cost import StepCost
+from foresay.budget.draft_size import DraftSize
 from foresay.draft import Draft, DraftBatch
 
 ROWS = (1, 2, 4, 8, 16, 32)
 PLAIN = 0.005  # seconds of a step without drafts
 
 
-def asking_after(took: dict[int, float], rounds: int = 8) -> Asking:
+def learned_after(took: dict[int, float], rounds: int = 8) -> DraftSize:
     """One that was asked for these levels so often, in vain."""
-    asking = Asking(32)
+    controller = DraftSize(32)
     for _ in range(rounds):
         for asked, seconds in took.items():
-            asking.observe(asked, seconds, 1, np.array([0], np.int32), np.array([False]))
-    return asking
+            controller.observe(asked, seconds, 1, np.array([0], np.int32), np.array([False]))
+    return controller
 
 
 def test_times_that_were_not_measured() -> None:
-    asking = asking_after({4: 0.001, 16: 0.004})
-    assert asking.seconds(0) == 0.0
-    assert (asking.seconds(4), asking.seconds(16)) == (0.001, 0.004)
-    assert asking.seconds(8) == pytest.approx(0.002)  # on the line between
-    assert asking.seconds(2) == pytest.approx(0.0005) and asking.seconds(32) == pytest.approx(0.008)
-    assert Asking(32).seconds(8) == 0.0
+    controller = learned_after({4: 0.001, 16: 0.004})
+    assert controller.seconds(0) == 0.0
+    assert (controller.seconds(4), controller.seconds(16)) == (0.001, 0.004)
+    assert controller.seconds(8) == pytest.approx(0.002)  # on the line between
+    assert controller.seconds(2) == pytest.approx(0.0005) and controller.seconds(
+        32
+    ) == pytest.approx(0.008)
+    assert DraftSize(32).seconds(8) == 0.0
 
 
 def test_what_takes_longer_is_tried_less_often() -> None:
@@ -66,7 +68,7 @@ def test_a_trial_that_fails_badly_is_charged_in_part() -> None:
         policy.observe(facts(load, chosen, [[]], seconds=seconds, draft_seconds=0.4 * PLAIN))
         return trial
 
-    for _ in range(60):  # asking does not pay
+    for _ in range(60):  # controller does not pay
         step(Draft.empty())
     sure = Draft.chain(range(12), np.full(12, 0.98, np.float32))
     waits = [next(n for n in range(1000) if step(sure)) for _ in range(2)]

@@ -17,6 +17,7 @@ from foresay.engine.request import Request
 from foresay.models.target import Target
 from models import zoo
 
+Asked = Sequence[tuple[list[int], SamplingParams]]
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 ASKED = [
     GREEDY,
@@ -62,22 +63,68 @@ def _remembered(target: Any) -> NextLogits:
 
 def wanted(
     target: Target,
-    asked: Sequence[tuple[list[int], SamplingParams]],
+    asked: Asked,
     stops: tuple[int, ...] = STOPS,
 ) -> list[list[int]]:
-    """What the plain loop answers; a request's seed is its place."""
-    row = rows_of(target)
-    return [plain(row, p, params, seed, stops) for seed, (p, params) in enumerate(asked)]
+    """What the plain loop answers, once for all tests; a request's seed is its place."""
+    same: Any = target
+    row, done, texts = rows_of(target), _answered(same), list[list[int]]()
+    for seed, (prompt, params) in enumerate(asked):
+        key = (target.version, tuple(prompt), repr(params), seed, stops)
+        if key not in done:
+            done[key] = plain(row, prompt, params, seed, stops)
+        texts.append(done[key].copy())
+    return texts
 
 
-def answers(engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]]) -> list[Request]:
-    """The same requests, answered by the engine."""
-    requests = [
-        engine.add(prompt, params, seed=seed, stops=STOPS)
-        for seed, (prompt, params) in enumerate(asked)
-    ]
+@cache
+def _answered(target: Any) -> dict[Any, list[int]]:
+    return {}
+
+
+def known(
+    target: Target,
+    asked: Asked,
+    stops: tuple[int, ...] = STOPS,
+) -> dict[tuple[int, ...], list[int]]:
+    """The same by prompt, for drafters that know it."""
+    texts = wanted(target, asked, stops)
+    return {tuple(prompt): text for (prompt, _), text in zip(asked, texts, strict=True)}
+
+
+def added(
+    engine: Engine,
+    asked: Asked,
+    stops: tuple[int, ...] = STOPS,
+) -> list[Request]:
+    """The same requests, given to the engine."""
+    return [engine.add(p, params, seed=seed, stops=stops) for seed, (p, params) in enumerate(asked)]
+
+
+def answers(
+    engine: Engine,
+    asked: Asked,
+    stops: tuple[int, ...] = STOPS,
+) -> list[Request]:
+    """The same, answered by the engine."""
+    requests = added(engine, asked, stops)
     engine.run()
     engine.check_integrity()
+    return requests
+
+
+def tokens_of(requests: Sequence[Request]) -> list[list[int]]:
+    return [request.token_ids for request in requests]
+
+
+def check(
+    engine: Engine,
+    asked: Asked,
+    stops: tuple[int, ...] = STOPS,
+) -> list[Request]:
+    """The same: the engine says what the plain loop says."""
+    requests = answers(engine, asked, stops)
+    assert tokens_of(requests) == wanted(engine.target, asked, stops)
     return requests
 
 

@@ -11,11 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-from engine.asking import ASKED, GREEDY, STOPS, answers, prompts, wanted
+from engine.asking import (
+    ASKED,
+    GREEDY,
+    STOPS,
+    Asked,
+    added,
+    answers,
+    check,
+    known,
+    prompts,
+    tokens_of,
+    wanted,
+)
 from engine.drafters import Scripted
 from foresay import SamplingParams
 from foresay.budget.policy import POLICIES
-from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.drafters import MergeDrafter, NgramDrafter, RecycleDrafter, SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain
@@ -26,102 +38,92 @@ from foresay.models.target import SequenceInput, Target
 from models import zoo
 from models.targets import zoo_target
 
+KNOWING = {"right": 0.0, "half right": 0.4}  # the chance that they are wrong
+DRAFTERS: dict[str, Callable[[], Any]] = {
+    "none": lambda: None,
+    "suffix": SuffixDrafter,
+    "ngram": NgramDrafter,
+    "recycle": RecycleDrafter,
+    "static recycle": lambda: RecycleDrafter(context=1, tree="static"),
+    "merge": lambda: MergeDrafter(SuffixDrafter(), NgramDrafter()),
+    "merge with recycle": lambda: MergeDrafter(SuffixDrafter(), RecycleDrafter(k=4)),
+    "two recycle": lambda: MergeDrafter(RecycleDrafter(k=2), SuffixDrafter(), RecycleDrafter(k=8)),
+}
 
-def drafter_of(name: str, known: dict[tuple[int, ...], list[int]]) -> Any:
-    made: dict[str, Callable[[], Any]] = {
-        "none": lambda: None,
-        "suffix": SuffixDrafter,
-        "ngram": NgramDrafter,
-        "merge": lambda: MergeDrafter(SuffixDrafter(), NgramDrafter()),
-        "right": lambda: Scripted(known, wrong=0.0),
-        "half right": lambda: Scripted(known, wrong=0.4),
-    }
-    return made[name]()
+
+def drafter_of(name: str, target: Target, asked: Asked, stops: tuple[int, ...] = STOPS) -> Any:
+    if name in KNOWING:
+        return Scripted(known(target, asked, stops), wrong=KNOWING[name])
+    return DRAFTERS[name]()
 
 
 MANY = list(zip(prompts(len(ASKED) * 2), ASKED * 2, strict=True))
 
 
-@pytest.fixture(scope="module")
-def answered(target: Target) -> list[list[int]]:
-    return wanted(target, MANY)
-
-
 @pytest.mark.parametrize("policy", list(POLICIES))
-@pytest.mark.parametrize("name", ["none", "suffix", "ngram", "merge", "right", "half right"])
-def test_the_text_is_that_of_the_plain_loop(
-    target: Target, answered: list[list[int]], name: str, policy: str
-) -> None:
-    asked, expected = MANY, answered
-    known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
-    engine = Engine(target, drafter_of(name, known), policy=policy, max_running=7, max_rows=48)
-    requests = answers(engine, asked)
-    assert [request.token_ids for request in requests] == expected
-    for request, (_, params) in zip(requests, asked, strict=True):
+@pytest.mark.parametrize("name", [*DRAFTERS, *KNOWING])
+def test_the_text_is_that_of_the_plain_loop(target: Target, name: str, policy: str) -> None:
+    drafter = drafter_of(name, target, MANY)
+    engine = Engine(target, drafter, policy=policy, max_running=7, max_rows=48)
+    requests = check(engine, MANY)
+    for request, (_, params) in zip(requests, MANY, strict=True):
         ended = request.token_ids[-1] in STOPS
         assert request.finish_reason == ("stop" if ended else "length")
         assert ended or len(request.token_ids) == params.max_tokens
     if name == "right" and policy == "fixed":
-        assert sum(r.stats.steps for r in requests) < 0.5 * sum(map(len, expected))
+        assert sum(r.stats.steps for r in requests) < 0.5 * sum(r.stats.tokens for r in requests)
+    again = check(engine, MANY)  # what was learned before changes nothing
+    if "recycle" in name and policy == "fixed":
+        assert sum(request.stats.accepted for request in again) > 20  # all was seen before
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "llama4_text", "qwen3_moe", "gpt2"])
 def test_other_architectures(name: str) -> None:
     target = zoo_target(name)
     asked = list(zip(prompts(4, seed=3), ASKED[:4], strict=True))
-    expected = wanted(target, asked)
-    known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
-    engine = Engine(target, Scripted(known, wrong=0.3), policy="fixed", max_rows=40)
-    assert [request.token_ids for request in answers(engine, asked)] == expected
+    drafter = Scripted(known(target, asked), wrong=0.3)
+    check(Engine(target, drafter, policy="fixed", max_rows=40), asked)
 
 
 def test_bfloat16_to_the_bit() -> None:
     target = target_of(zoo.make("llama", dtype=torch.bfloat16))
     assert target.exact  # on every machine: all of its products are the core's
     asked = list(zip(prompts(8, seed=5), ASKED, strict=True))
-    expected = wanted(target, asked)
-    known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
-    for drafter in (None, Scripted(known, wrong=0.3), SuffixDrafter()):
-        engine = Engine(target, drafter, policy="fixed", max_rows=40)
-        assert [request.token_ids for request in answers(engine, asked)] == expected
+    for drafter in (None, Scripted(known(target, asked), wrong=0.3), SuffixDrafter()):
+        check(Engine(target, drafter, policy="fixed", max_rows=40), asked)
 
 
 def test_a_wrong_engine_is_found(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeping the wrong rows of a tree must change the text, or these tests prove nothing."""
     asked = list(zip(prompts(8), ASKED, strict=True))
-    expected = wanted(target, asked)
-    known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
+    expected, drafter = wanted(target, asked), Scripted(known(target, asked), wrong=0.4)
     monkeypatch.setattr(
         SequenceInput,
         "keep",
         lambda part, path=(): part.kv.keep(np.arange(len(part.tokens) + len(path), dtype=np.int32)),
     )
-    engine = Engine(target, Scripted(known, wrong=0.4), policy="fixed")
-    assert [request.token_ids for request in answers(engine, asked)] != expected
+    assert tokens_of(answers(Engine(target, drafter, policy="fixed"), asked)) != expected
 
 
-def test_memory_for_few_preempts_and_changes_nothing(target: Target) -> None:
+@pytest.mark.parametrize("name", ["half right", "recycle", "merge with recycle"])
+def test_memory_for_few_preempts_and_changes_nothing(target: Target, name: str) -> None:
     asked = [(p, replace(GREEDY, max_tokens=60)) for p in prompts(10, seed=1)]
     asked += [(p, SamplingParams(temperature=0.8, max_tokens=60)) for p in prompts(6, seed=2)]
-    expected = wanted(target, asked, stops=())
-    known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
-    memory = 5 * PAGE * target.bytes_per_token
-    engine = Engine(target, Scripted(known), policy="fixed", memory=memory, max_rows=32)
-    requests = [engine.add(p, params, seed=i) for i, (p, params) in enumerate(asked)]
+    memory, drafter = 5 * PAGE * target.bytes_per_token, drafter_of(name, target, asked, ())
+    engine = Engine(target, drafter, policy="fixed", memory=memory, max_rows=32)
+    requests = added(engine, asked, stops=())
     while engine.busy:
         engine.step()
         engine.check_integrity()
     assert sum(request.stats.preemptions for request in requests) > 3
-    assert [request.token_ids for request in requests] == expected
+    assert tokens_of(requests) == wanted(target, asked, stops=())
 
 
 def test_equal_beginnings_are_computed_once(target: Target) -> None:
     prompt = prompts(1, seed=8)[0] * 3
     asked = [(prompt[:70], replace(GREEDY, temperature=0.9)) for _ in range(6)]
-    expected = wanted(target, asked)
     engine = Engine(target, SuffixDrafter())
-    requests = answers(engine, asked)
-    assert [request.token_ids for request in requests] == expected
+    requests = check(engine, asked)
     shared = [request.stats.shared_tokens for request in requests]
     assert shared == [0, *[len(prompt[:70]) - 1] * 5]
     # One that comes later takes over what was kept; another tenant's does not.
@@ -163,10 +165,9 @@ def test_ten_thousand_cancelled_requests_leave_nothing(target: Target) -> None:
 
 def test_other_requests_change_no_answer(target: Target) -> None:
     asked = list(zip(prompts(16, seed=11), ASKED * 2, strict=True))
-    expected = wanted(target, asked)
-    known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
+    expected, drafter = wanted(target, asked), Scripted(known(target, asked))
     random = np.random.default_rng(0)
-    engine = Engine(target, Scripted(known), policy="threshold", max_running=5, max_rows=20)
+    engine = Engine(target, drafter, policy="threshold", max_running=5, max_rows=20)
     waiting = list(enumerate(asked))
     requests: dict[int, Request] = {}
     noise: list[Request] = []
@@ -185,14 +186,11 @@ def test_other_requests_change_no_answer(target: Target) -> None:
 def test_the_drafter_hears_of_every_token(target: Target) -> None:
     """Also where nothing is drafted, and across the switch of the batch size."""
     asked = list(zip(prompts(12, seed=12), ASKED + ASKED[:4], strict=True))
-    expected = wanted(target, asked)
-    known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
+    texts = known(target, asked)
     for policy in ("none", "threshold"):
-        drafter = Scripted(known, wrong=0.2)
-        engine = Engine(target, drafter, policy=policy, max_running=12)
-        answers(engine, asked)
-        heard = {tuple(s.prompt): s.observed for s in drafter.states}
-        assert heard == known
+        drafter = Scripted(texts, wrong=0.2)
+        answers(Engine(target, drafter, policy=policy, max_running=12), asked)
+        assert {tuple(s.prompt): s.observed for s in drafter.states} == texts
         assert all(state.finished for state in drafter.states)
 
 
@@ -207,11 +205,10 @@ def test_the_switch_at_the_batch_size(target: Target) -> None:
 
 @pytest.mark.parametrize("rule", ["union", "first"])
 def test_a_merge_is_told_what_time_is_worth(
-    target: Target, answered: list[list[int]], rule: Literal["union", "first"]
+    target: Target, rule: Literal["union", "first"]
 ) -> None:
     """A slow drafter is asked in some steps and not in others, and the text stays the same."""
     now = 0.0
-    known = {tuple(p): text for (p, _), text in zip(MANY, answered, strict=True)}
 
     class Slow(Scripted):
         asked: ClassVar[list[bool]] = []
@@ -229,28 +226,10 @@ def test_a_merge_is_told_what_time_is_worth(
             prices.append((token, node))
             super().price(token, node, step)
 
-    drafter = Told(Slow(known, 0.3), SuffixDrafter(), rule=rule, clock=lambda: now)
-    engine = Engine(target, drafter, max_running=7, max_rows=48)
-    requests = answers(engine, MANY)
-    assert [request.token_ids for request in requests] == answered
+    drafter = Told(Slow(known(target, MANY), 0.3), SuffixDrafter(), rule=rule, clock=lambda: now)
+    check(Engine(target, drafter, max_running=7, max_rows=48), MANY)
     assert prices and all(token > 0 and node >= 0 for token, node in prices)
     assert 0 < sum(Slow.asked) < len(prices)
-
-
-def test_a_drafter_that_fails_at_the_price_is_given_up(target: Target) -> None:
-    class Odd(Scripted):
-        def price(self, token: float, node: float, step: float) -> None:
-            raise ValueError("what is time?")
-
-        def weighed_seconds(self) -> float:
-            return 0.0
-
-    (prompt,) = prompts(1, seed=5)
-    with pytest.warns(UserWarning, match="what is time"):
-        engine = Engine(target, Odd({}))
-        request = engine.add(prompt, GREEDY, seed=0)
-        engine.run()
-    assert request.token_ids == plain(logits_of(target), prompt, GREEDY, 0)
 
 
 def test_logprobs_do_not_depend_on_drafts(target: Target) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.asking import GREEDY, letters, prompts
+import pytest
+
+from engine.asking import GREEDY, known, letters, prompts
 from engine.drafters import Scripted
 from foresay import SamplingParams
 from foresay.budget.policy import Fixed
@@ -18,63 +20,42 @@ from foresay.models.target import Target
 def test_stops_inside_an_accepted_path(target: Target) -> None:
     """The answer ends at the first stop, though the draft goes on behind it."""
     (prompt,) = prompts(1, seed=20)
-    free = plain(logits_of(target), prompt, GREEDY, 0)
-    for at in (0, 3, 10):
-        stop = free[at]
-        end = free.index(stop) + 1
-        engine = Engine(target, Scripted({tuple(prompt): free}, wrong=0), policy=Fixed(k=64))
-        request = engine.add(prompt, replace(GREEDY, stop=[stop]), seed=0)
+    texts = known(target, [(prompt, GREEDY)], stops=())
+    (free,) = texts.values()
+    stops = [({"stop": [free[at]]}, free.index(free[at]) + 1, "stop") for at in (0, 3, 10)]
+    lengths = [({"max_tokens": most}, most, "length") for most in (1, 2, 7)]
+    for asked, end, reason in [*stops, *lengths]:
+        engine = Engine(target, Scripted(texts, wrong=0), policy=Fixed(k=64))
+        request = engine.add(prompt, replace(GREEDY, **asked), seed=0)
         engine.run()
-        assert request.token_ids == free[:end]
-        assert request.finish_reason == "stop"
+        assert (request.token_ids, request.finish_reason) == (free[:end], reason)
         assert request.stats.steps == 1
-    for most in (1, 2, 7):
-        engine = Engine(target, Scripted({tuple(prompt): free}, wrong=0), policy=Fixed(k=64))
-        request = engine.add(prompt, replace(GREEDY, max_tokens=most), seed=0)
-        engine.run()
-        assert request.token_ids == free[:most]
-        assert request.finish_reason == "length"
 
 
-def test_texts_that_end_an_answer(target: Target) -> None:
+@pytest.mark.parametrize("drafted", [False, True])
+def test_texts_that_end_an_answer(target: Target, drafted: bool) -> None:
+    """And none that is complete within the first `least` tokens."""
     (prompt,) = prompts(1, seed=21)
     params = SamplingParams(temperature=1.0, max_tokens=40)
     free = plain(logits_of(target), prompt, params, 7)
     whole = letters(free)
-    for begin, size in ((0, 1), (5, 3), (11, 2), (30, 4)):
+    early = [(begin, size, 0) for begin, size in ((0, 1), (5, 3), (11, 2), (30, 4))]
+    late = [(0, 1, 20), (5, 3, 7), (5, 3, 8), (11, 2, 13), (30, 4, 40)]
+    for begin, size, least in early + late:
         stop = whole[begin : begin + size]
-        for drafter in (None, Scripted({tuple(prompt): free}, wrong=0.2)):
-            engine = Engine(target, drafter, policy="fixed" if drafter else "none")
-            request = engine.add(
-                prompt,
-                replace(params, stop=stop),
-                seed=7,
-                text=IncrementalDetokenizer(letters, [stop]),
-            )
-            engine.run()
-            assert request.finish_reason == "stop" and request.answer is not None
-            assert request.answer.text == whole[: whole.index(stop)]
-            assert request.token_ids == free[: whole.index(stop) + size]
-
-
-def test_no_text_ends_an_answer_before_min_tokens(target: Target) -> None:
-    (prompt,) = prompts(1, seed=21)
-    params = SamplingParams(temperature=1.0, max_tokens=40)
-    free = plain(logits_of(target), prompt, params, 7)
-    whole = letters(free)
-    for begin, size, least in ((0, 1, 20), (5, 3, 7), (5, 3, 8), (11, 2, 13), (30, 4, 40)):
-        stop = whole[begin : begin + size]
-        asked = replace(params, stop=stop, min_tokens=least)
         at = whole.find(stop, max(least - size + 1, 0))
-        for drafter in (None, Scripted({tuple(prompt): free}, wrong=0.2)):
-            engine = Engine(target, drafter, policy="fixed" if drafter else "none")
-            text = IncrementalDetokenizer(letters, [stop], least)
-            request = engine.add(prompt, asked, seed=7, text=text)
-            engine.run()
-            assert request.finish_reason == ("stop" if at >= 0 else "length")
-            assert request.token_ids == (free[: at + size] if at >= 0 else free)
-            assert len(request.token_ids) > least or at < 0
-            assert text.text == (whole[:at] if at >= 0 else whole)
+        drafter = Scripted({tuple(prompt): free}, wrong=0.2) if drafted else None
+        text = IncrementalDetokenizer(letters, [stop], least)
+        engine = Engine(target, drafter, policy="fixed" if drafter else "none")
+        request = engine.add(
+            prompt, replace(params, stop=stop, min_tokens=least), seed=7, text=text
+        )
+        engine.run()
+        assert at >= 0 or least
+        assert request.finish_reason == ("stop" if at >= 0 else "length")
+        assert request.token_ids == (free[: at + size] if at >= 0 else free)
+        assert len(request.token_ids) > least or at < 0
+        assert text.text == (whole[:at] if at >= 0 else whole)
 
 
 def test_the_answer_ends_with_the_context(target: Target) -> None:

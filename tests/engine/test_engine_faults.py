@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.asking import ASKED, GREEDY, STOPS, answers, letters, prompts, wanted
+from engine.asking import ASKED, GREEDY, STOPS, answers, check, letters, prompts, tokens_of, wanted
 from foresay import SamplingParams
 from foresay.budget.load import Load
 from foresay.budget.policy import Fixed
-from foresay.drafters import SuffixDrafter
+from foresay.drafters import NgramDrafter, SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.samples import add_samples
@@ -22,49 +22,52 @@ from foresay.errors import InputError, LogitsError
 from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.target import Outputs, SequenceInput, Target
 
+ASKED_FOR: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": []}, "the prompt is empty"),
+    ({"prompt": [3] * 191}, "there is memory for 191"),
+    ({"prompt": [128]}, "expected 0 to 127"),
+    ({"prompt": [-1]}, "prompt"),
+    ({"prompt": [1.5]}, "prompt"),
+    # The context would allow it.
+    ({"prompt": [3] * 100, "params": None}, "max_tokens is 156; there is memory for 191 in all"),
+    ({"params": SamplingParams(logit_bias={500: 1})}, "logit_bias names token 500"),
+    ({"params": {"max_tokens": 3}}, "params are .*; expected SamplingParams"),
+    ({"tenant": ["a"]}, "tenant is"),
+    ({"tenant": 5}, "tenant is 5; expected a str"),
+    ({"group": "\ud800"}, "group is .*; expected a str of valid"),
+    ({"stops": [1.5]}, "stops"),
+    ({"text": "text"}, "text is 'text'; expected an IncrementalDetokenizer"),
+    ({"seed": -1}, "seed is -1"),
+    ({"seed": 1.5}, "seed is 1.5"),
+    ({"together": "x"}, "together is 'x'; expected True or False"),
+]
 
-def test_what_cannot_be_answered(target: Target) -> None:
+
+@pytest.mark.parametrize(("wrong", "said"), ASKED_FOR)
+def test_what_cannot_be_answered(target: Target, wrong: dict[str, Any], said: str) -> None:
     engine = Engine(target, SuffixDrafter(), memory=3 * PAGE * target.bytes_per_token)
-    for prompt, said in (
-        ([], "the prompt is empty"),
-        ([3] * 191, "there is memory for 191"),
-        ([128], "expected 0 to 127"),
-        ([-1], "prompt"),
-        ([1.5], "prompt"),
-    ):
-        with pytest.raises(InputError, match=said):
-            engine.add(prompt)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="logit_bias names token 500"):
-        engine.add([1], SamplingParams(logit_bias={500: 1}))
+    with pytest.raises(InputError, match=said):
+        engine.add(**{"prompt": [1, 2, 3], "params": GREEDY, **wrong})
+    assert not engine.busy
     with pytest.raises(InputError, match="the model takes 256"):
         Engine(target).add([3] * 300)
-    with pytest.raises(InputError, match="max_tokens is 156; there is memory for 191 in all"):
-        engine.add([3] * 100)  # the context would allow it
-    with pytest.raises(InputError, match="policy is 'often'; expected one of none"):
-        Engine(target, SuffixDrafter(), policy="often")
-    with pytest.raises(InputError, match="memory is 10 bytes"):
-        Engine(target, memory=10)
-    assert not engine.busy
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"tenant": ["a"]},
-        {"tenant": 5},
-        {"group": "\ud800"},
-        {"params": {"max_tokens": 3}},
-        {"stops": [1.5]},
-        {"text": "text"},
-        {"seed": -1},
-        {"seed": 1.5},
-    ],
-)
-def test_wrong_arguments_are_refused(target: Target, wrong: dict[str, Any]) -> None:
-    engine = Engine(target, SuffixDrafter())
-    with pytest.raises(InputError):
-        engine.add([1, 2, 3], **wrong)
-    assert not engine.busy
+MADE_OF: list[tuple[dict[str, Any], str]] = [
+    *(({"target": wrong}, "expected a Target") for wrong in (None, "x", 3, NgramDrafter())),
+    ({"drafter": "suffix"}, "which has no begin, propose, observe, finish; expected a Drafter"),
+    ({"drafter": NgramDrafter}, "is the class NgramDrafter; expected an instance of it"),
+    ({"drafter": object()}, "which has no begin"),
+    ({"with_sources": "x"}, "with_sources is 'x'; expected True or False"),
+    ({"policy": "often"}, "policy is 'often'; expected one of none"),
+    ({"memory": 10}, "memory is 10 bytes"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), MADE_OF)
+def test_what_an_engine_cannot_be_made_of(target: Target, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Engine(**{"target": target, **wrong})
 
 
 def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +101,10 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
 
 
 def test_a_request_that_the_drafter_refuses_fails_alone(target: Target) -> None:
-    asked = list(zip(prompts(4), ASKED[:4], strict=True))
-    expected = wanted(target, asked)
     engine = Engine(target, SuffixDrafter(max_tokens=100), policy="fixed")
     victim = engine.add([3] * 150, GREEDY, seed=0)
-    requests = answers(engine, asked)
+    check(engine, list(zip(prompts(4), ASKED[:4], strict=True)))
     assert victim.finish_reason == "error" and isinstance(victim.error, InputError)
-    assert [request.token_ids for request in requests] == expected
 
 
 def unreadable(tokens: Sequence[int]) -> str:
@@ -113,7 +113,6 @@ def unreadable(tokens: Sequence[int]) -> str:
 
 def test_a_text_that_cannot_be_read_fails_alone(target: Target) -> None:
     asked = list(zip(prompts(3), ASKED[:3], strict=True))
-    expected = wanted(target, asked)
     engine = Engine(target)
     good = [
         engine.add(p, params, seed=seed, stops=STOPS, text=IncrementalDetokenizer(letters))
@@ -122,26 +121,11 @@ def test_a_text_that_cannot_be_read_fails_alone(target: Target) -> None:
     victim = engine.add([1, 2, 3], GREEDY, seed=0, text=IncrementalDetokenizer(unreadable))
     engine.run()
     assert victim.finish_reason == "error" and "cannot be decoded" in str(victim.error)
-    assert [request.token_ids for request in good] == expected
+    assert tokens_of(good) == wanted(target, asked)
     for request in good:
         ended = request.token_ids[-1] in STOPS
         read = letters(request.token_ids[: len(request.token_ids) - ended])
         assert request.answer is not None and request.answer.text == read
-
-
-def test_what_an_engine_cannot_be_made_of(target: Target) -> None:
-    for wrong in (None, "x", 3, SuffixDrafter()):
-        with pytest.raises(InputError, match="expected a Target"):
-            Engine(wrong)  # type: ignore[arg-type]
-    for drafter, said in (
-        ("suffix", "which has no begin, propose, observe, finish; expected a Drafter"),
-        (SuffixDrafter, "is the class SuffixDrafter; expected an instance of it"),
-        (object(), "which has no begin"),
-    ):
-        with pytest.raises(InputError, match=said):
-            Engine(target, drafter)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="with_sources is 'x'; expected True or False"):
-        Engine(target, with_sources="x")  # type: ignore[arg-type]
 
 
 def test_only_its_own_requests_are_cancelled(target: Target) -> None:
@@ -153,8 +137,6 @@ def test_only_its_own_requests_are_cancelled(target: Target) -> None:
     one.run()
     assert request.finish_reason == "length"
     one.cancel(request)
-    with pytest.raises(InputError, match="together is 'x'; expected True or False"):
-        one.add([1], GREEDY, together="x")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="group is 3; expected a str"):
         one.drop_group(3)  # type: ignore[arg-type]
     for seeds in (None, 3):

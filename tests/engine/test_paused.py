@@ -7,33 +7,35 @@ from typing import Any
 
 import pytest
 
-from engine.asking import ASKED, GREEDY, STOPS, prompts, wanted
+from engine.asking import ASKED, GREEDY, STOPS, added, prompts, tokens_of, wanted
 from foresay import SamplingParams
 from foresay.drafters import SuffixDrafter
 from foresay.drafters.lineup import with_external_drafts
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
-from foresay.engine.request import Request
 from foresay.errors import InputError
 from foresay.models.target import Target
 
 ASK = list(zip(prompts(6, seed=4), ASKED[:6], strict=True))
 
 
-def test_others_go_on_and_the_text_is_the_same(target: Target) -> None:
+@pytest.mark.parametrize("replaced", [False, True], ids=["kept", "weights replaced"])
+def test_others_go_on_and_the_text_is_the_same(target: Target, replaced: bool) -> None:
+    """Where weights are replaced, all texts are computed again; the paused one when it goes on."""
     expected = wanted(target, ASK)
     engine = Engine(target, with_external_drafts(SuffixDrafter()), policy="fixed")
-    requests = [engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK)]
+    requests = added(engine, ASK)
     while len(requests[1].token_ids) < 3:
         engine.step()
     engine.pause(requests[1])
     kept, stored = requests[1].token_ids, requests[1].stored
     engine.run()
-    assert [r.token_ids for r in requests if r is not requests[1]] == [
-        text for n, text in enumerate(expected) if n != 1
-    ]
+    assert tokens_of([requests[0], *requests[2:]]) == [expected[0], *expected[2:]]
     assert not requests[1].finished and requests[1].token_ids == kept
     assert requests[1].stored == stored and requests[1].kv is not None
+    if replaced:
+        engine.scheduler.recompute()
+        assert requests[1].kv is None and not engine.busy
     engine.check_integrity()
     assert engine.step() == []  # nothing happens, and nothing is raised
     engine.pause(requests[1], False)
@@ -46,7 +48,7 @@ def test_others_go_on_and_the_text_is_the_same(target: Target) -> None:
 def test_one_that_waits_can_be_paused_and_is_overtaken(target: Target) -> None:
     expected = wanted(target, ASK)
     engine = Engine(target, None, max_running=1)
-    first, second = (engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK[:2]))
+    first, second = added(engine, ASK[:2])
     engine.pause(first)
     engine.run()
     assert second.token_ids == expected[1] and first.token_ids == [] and not engine.busy
@@ -62,7 +64,7 @@ def test_preempted_while_paused(target: Target) -> None:
     asked.append((texts[0], SamplingParams(temperature=0.8, max_tokens=60)))
     expected = wanted(target, asked, stops=())
     engine = Engine(target, None, memory=5 * PAGE * target.bytes_per_token, max_rows=64)
-    requests = [engine.add(p, a, seed=n) for n, (p, a) in enumerate(asked)]
+    requests = added(engine, asked, stops=())
     paused = set()
     while engine.busy:
         engine.step()
@@ -77,7 +79,7 @@ def test_preempted_while_paused(target: Target) -> None:
             for request in paused:
                 engine.pause(request, False)
     assert sum(request.stats.preemptions for request in requests) > 0
-    assert [request.token_ids for request in requests] == expected
+    assert tokens_of(requests) == expected
 
 
 def test_a_newer_one_that_is_paused_gives_its_memory(target: Target) -> None:
@@ -87,7 +89,7 @@ def test_a_newer_one_that_is_paused_gives_its_memory(target: Target) -> None:
     expected = wanted(target, asked, stops=())
     pages = -(-(len(old) + 101) // PAGE)
     engine = Engine(target, None, memory=pages * PAGE * target.bytes_per_token)
-    first, second = (engine.add(p, a, seed=n) for n, (p, a) in enumerate(asked))
+    first, second = added(engine, asked, stops=())
     while not second.token_ids:
         engine.step()
     engine.pause(second)
@@ -119,25 +121,15 @@ def test_cancelled_while_paused(target: Target, begun: bool) -> None:
     engine.check_integrity()
 
 
-def test_only_own_requests_can_be_paused(target: Target) -> None:
-    request = Engine(target, None).add(ASK[0][0], GREEDY)
+def test_what_cannot_be_paused(target: Target) -> None:
+    engine = Engine(target, None)
+    request = engine.add(ASK[0][0], GREEDY)
     with pytest.raises(InputError, match="not of this engine"):
         Engine(target, None).pause(request)
-
-
-def test_replaced_weights_while_paused(target: Target) -> None:
-    """All texts are computed again; the paused one when it goes on."""
-    (expected,) = wanted(target, ASK[:1])
-    engine = Engine(target, None)
-    request = engine.add(ASK[0][0], ASK[0][1], seed=0, stops=STOPS)
-    while len(request.token_ids) < 3:
-        engine.step()
-    engine.pause(request)
-    engine.scheduler.recompute()
-    assert request.kv is None and not engine.busy
-    engine.pause(request, False)
+    with pytest.raises(InputError, match="paused is 'no'; expected"):
+        engine.pause(request, "no")  # type: ignore[arg-type]
     engine.run()
-    assert request.token_ids == expected
+    assert request.finished
 
 
 def run_at_most(engine: Engine, steps: int) -> None:
@@ -154,19 +146,13 @@ LONG = [5, 6, 7, 8] * 20
 SHORT = replace(GREEDY, max_tokens=5)
 
 
-def half_prefilled(target: Target) -> tuple[Engine, Request]:
-    """An engine with a request that is in the middle of its prefill."""
-    engine = Engine(target, None, max_rows=16)
-    first = engine.add(LONG, SHORT, seed=0)
-    engine.step()
-    assert 0 < first.stored < len(LONG) - 1
-    return engine, first
-
-
 @pytest.mark.parametrize("then", ["pause", "cancel", "preempt", "replace"])
 def test_nobody_waits_for_a_prefix_that_is_not_computed(target: Target, then: str) -> None:
     expected = wanted(target, [(LONG, SHORT), (LONG, SHORT)], stops=())
-    engine, first = half_prefilled(target)
+    engine = Engine(target, None, max_rows=16)
+    first = engine.add(LONG, SHORT, seed=0)
+    engine.step()
+    assert 0 < first.stored < len(LONG) - 1  # in the middle of its prefill
     second = engine.add(LONG, SHORT, seed=1)
     engine.step()
     assert second.status == "waiting"  # the prefix is shared when it is there
@@ -205,12 +191,12 @@ def test_nobody_waits_for_the_prefix_of_one_that_fails(target: Target) -> None:
 def test_a_paused_one_does_not_count_as_running(target: Target) -> None:
     expected = wanted(target, ASK[:3])
     engine = Engine(target, None, max_running=1)
-    requests = [engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK[:3])]
+    requests = added(engine, ASK[:3])
     while not requests[0].token_ids:
         engine.step()
     engine.pause(requests[0])
     run_at_most(engine, 200)
-    assert [r.token_ids for r in requests[1:]] == expected[1:]
+    assert tokens_of(requests[1:]) == expected[1:]
     engine.pause(requests[0], False)
     engine.add(*ASK[3], seed=3, stops=STOPS)
     while engine.busy:
@@ -222,7 +208,7 @@ def test_a_paused_one_does_not_count_as_running(target: Target) -> None:
 def test_steps_stay_small_when_paused_ones_go_on(target: Target) -> None:
     expected = wanted(target, ASK[:4])
     engine = Engine(target, None, max_running=2)
-    requests = [engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK[:4])]
+    requests = added(engine, ASK[:4])
     for request in requests:
         for _ in range(60):
             if request.token_ids or request.finished:
@@ -234,7 +220,7 @@ def test_steps_stay_small_when_paused_ones_go_on(target: Target) -> None:
     while engine.busy:
         engine.step()
         assert engine.last_step is None or len(engine.last_step.load) <= 2
-    assert [r.token_ids for r in requests] == expected
+    assert tokens_of(requests) == expected
 
 
 def test_paused_ones_give_their_memory_where_nothing_else_can_run(target: Target) -> None:
@@ -254,12 +240,3 @@ def test_paused_ones_give_their_memory_where_nothing_else_can_run(target: Target
     engine.pause(first, False)
     run_at_most(engine, 100)
     assert first.token_ids == expected[0]
-
-
-def test_whether_is_yes_or_no(target: Target) -> None:
-    engine = Engine(target, None)
-    request = engine.add([1, 2], SamplingParams(max_tokens=2))
-    with pytest.raises(InputError, match="paused is 'no'; expected"):
-        engine.pause(request, "no")  # type: ignore[arg-type]
-    engine.run()
-    assert request.finished

@@ -27,26 +27,30 @@ def flat() -> StepCost:
     return StepCost.measured((r, r * 64, 0.01 + 1e-6 * r, 64) for r in (1, 2, 8, 64, 256))
 
 
-def turn(max_tokens: int, *, together: bool = True) -> ScheduledRequest:
+def turn(
+    max_tokens: int, *, together: bool = True, tenant: str | None = None, whole: bool = True
+) -> ScheduledRequest:
     params = SamplingParams(max_tokens=max_tokens)
-    made = Request(0, np.ones(3, np.int32), params, 1, (), None, None, None, together=together)
-    return ScheduledRequest(made, 3, True)
+    made = Request(0, np.ones(3, np.int32), params, 1, (), None, tenant, None, together=together)
+    return ScheduledRequest(made, 3, whole)
 
 
 def test_weights_are_for_several_that_are_waited_for_together() -> None:
     load = load_of([turn(40), turn(5)], requests_wait=False)
     assert load.weights is not None and load.weights.tolist() == [1, 0]
-    assert (load.tokens_left.tolist(), load.contexts.tolist(), load.other_rows) == (
-        [40, 5],
-        [3, 3],
-        4,
-    )
+    assert (load.tokens_left.tolist(), load.contexts.tolist()) == ([40, 5], [3, 3])
+    assert load.other_rows == 4
     for turns, waits in (
         ([turn(40), turn(5)], True),
         ([turn(40), turn(5, together=False)], False),
         ([turn(40)], False),
     ):
         assert load_of(turns, requests_wait=waits).weights is None
+
+
+def test_the_load_names_the_tenants_of_decoding_requests() -> None:
+    turns = [turn(9, tenant="a"), turn(9, tenant="b", whole=False), turn(9)]
+    assert load_of(turns, requests_wait=False).tenants == ["a", None]
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -18,8 +18,7 @@ from foresay.bench.replay import walk
 from foresay.bench.step_costs import StepTable
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams
-from foresay.engine.compute import Outcome
-from foresay.engine.step import Step, Timings
+from foresay.engine.step import Outcome, Step, Timings
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError, StateError
 from foresay.models.target import Hidden, Outputs, SequenceInput

@@ -7,40 +7,21 @@ walks recorded answers and advances a clock, so that everything else of a step i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from torch import Tensor
 
 from foresay.engine.logprobs import logprobs_for, note_prompt_logprobs
-from foresay.engine.step import Step, Timings
+from foresay.engine.step import Outcome, Step, Timings
 from foresay.models.target import Target
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.acceptance.verify import verify
 from foresay.sampling.logprobs import Logprobs, topk_of
 from foresay.sampling.verification import VerificationBatch
-from foresay.verdict import TopK, VerdictBatch, Wants
+from foresay.verdict import VerdictBatch, Wants
 
-__all__ = ["Compute", "Outcome", "forward_and_verify"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What a step's computation found.
-
-    verified  the verdicts on the drafts of `step.decoding`
-    logprobs  of the verdicts' tokens, if one of the requests wants them
-    topk      the likeliest tokens after each row of `decoding`, if the drafter wants them
-    hidden    the last hidden states of all rows, if the drafter wants them
-    showing   seconds that finding `topk` took
-    """
-
-    verified: Verified
-    logprobs: Logprobs | None = None
-    topk: TopK | None = None
-    hidden: Tensor | None = None
-    showing: float = 0.0
+__all__ = ["Compute", "forward_and_verify"]
 
 
 Compute: TypeAlias = Callable[[Step, Wants, Timings], Outcome]

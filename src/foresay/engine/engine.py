@@ -38,13 +38,20 @@ from foresay.engine.request import (
     fitted,
 )
 from foresay.engine.scheduler import ScheduledRequest, Scheduler
-from foresay.engine.step import Step, Timings, load_of, parts_of, seen_by_drafter, until_texts_end
+from foresay.engine.step import (
+    Outcome,
+    Step,
+    Timings,
+    load_of,
+    parts_of,
+    seen_by_drafter,
+    until_texts_end,
+)
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Target, check_target
-from foresay.sampling.acceptance.verdicts import Verified, cut
-from foresay.sampling.logprobs import Logprobs
+from foresay.sampling.acceptance.verdicts import cut
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import VerdictBatch
@@ -272,9 +279,8 @@ class Engine:
         laps.end("draft")
         step.parts = parts_of(step, self.target)
         outcome = self._compute(step, self.drafter.wants, laps)
-        step.topk, step.hidden, step.showing = outcome.topk, outcome.hidden, outcome.showing
         laps.end("verify")
-        verdicts = self._commit(step, outcome.verified, outcome.logprobs)
+        verdicts = self._commit(step, outcome)
         laps.end("commit")
         self._account(step, verdicts, laps)
         self.drafter.warn()
@@ -354,14 +360,14 @@ class Engine:
             return chosen
         return chosen.only(np.repeat(fits, sizes_of(chosen.proposal.offsets)))
 
-    def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
+    def _commit(self, step: Step, outcome: Outcome) -> VerdictBatch:
         """Find stops, store keys and values, tell the drafter, and finish what has ended."""
-        sizes, failures = until_texts_end(step, verified)
-        note_logprobs(step.decoding, verified, logprobs, sizes)
-        verified = cut(verified, sizes)
+        sizes, failures = until_texts_end(step, outcome.verified)
+        note_logprobs(step.decoding, outcome.verified, outcome.logprobs, sizes)
+        verified = cut(outcome.verified, sizes)
         began = self._clock()
-        verdicts = seen_by_drafter(step, verified)  # here rows become nodes
-        self.drafter.shown(step.showing + self._clock() - began)
+        verdicts = seen_by_drafter(step, outcome, verified)  # here rows become nodes
+        self.drafter.shown(outcome.showing + self._clock() - began)
         each = iter(verified.verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())

@@ -20,9 +20,18 @@ from foresay.engine.scheduler import ScheduledRequest
 from foresay.errors import ForesayError, InputError
 from foresay.models.target import SequenceInput, Target
 from foresay.sampling.acceptance.verdicts import Verified
+from foresay.sampling.logprobs import Logprobs
 from foresay.verdict import TopK, VerdictBatch
 
-__all__ = ["Step", "Timings", "load_of", "parts_of", "seen_by_drafter", "until_texts_end"]
+__all__ = [
+    "Outcome",
+    "Step",
+    "Timings",
+    "load_of",
+    "parts_of",
+    "seen_by_drafter",
+    "until_texts_end",
+]
 
 
 @dataclass(slots=True)
@@ -39,12 +48,6 @@ class Step:
     """What drafted tokens were sampled from under rule rejection, by index in `decoding`."""
     parts: list[SequenceInput] = field(default_factory=list)
     """The inputs of the model, one for each turn."""
-    topk: TopK | None = None
-    """The likeliest tokens after each row of `decoding`, if the drafter wants them."""
-    hidden: Tensor | None = None
-    """The last hidden states of all rows, if the drafter wants them."""
-    showing: float = 0.0
-    """Seconds that finding what the drafter wants to see took so far."""
 
     def count(self, verdicts: VerdictBatch, laps: Timings) -> None:
         """Add the step to the statistics of its requests."""
@@ -58,6 +61,24 @@ class Step:
             request.stats.steps += 1
             request.stats.drafted += int(drafted[at])
             request.stats.accepted += int(accepted[at])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a step's computation found.
+
+    verified  the verdicts on the drafts of `step.decoding`
+    logprobs  of the verdicts' tokens, if one of the requests wants them
+    topk      the likeliest tokens after each row of `decoding`, if the drafter wants them
+    hidden    the last hidden states of all rows, if the drafter wants them
+    showing   seconds that finding `topk` took
+    """
+
+    verified: Verified
+    logprobs: Logprobs | None = None
+    topk: TopK | None = None
+    hidden: Tensor | None = None
+    showing: float = 0.0
 
 
 class Timings:
@@ -116,21 +137,22 @@ def until_texts_end(
     return sizes, failures
 
 
-def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
-    """The verdicts with what the drafter wants to see, on the nodes of the proposal."""
-    found, hidden = verified.verdicts, None
+def seen_by_drafter(step: Step, outcome: Outcome, verified: Verified) -> VerdictBatch:
+    """The verdicts that are left of the outcome's, with what the drafter wants to see, on the nodes
+    of the proposal."""
+    found, states, hidden = verified.verdicts, outcome.hidden, None
     rows: Int32s | None = None
-    if step.topk is not None:  # each draft has one row more than it has nodes
+    if outcome.topk is not None:  # each draft has one row more than it has nodes
         rows = step.chosen.drafts.offsets + np.arange(len(found) + 1).astype(np.int32)
-    if step.hidden is not None:
-        if step.hidden.dtype == torch.float32 and step.hidden.device.type == "cpu":
-            hidden = step.hidden.numpy()[verified.rows]  # a copy, sooner than torch makes one
+    if states is not None:
+        if states.dtype == torch.float32 and states.device.type == "cpu":
+            hidden = states.numpy()[verified.rows]  # a copy, sooner than torch makes one
         else:
-            at = torch.as_tensor(verified.rows, device=step.hidden.device)
+            at = torch.as_tensor(verified.rows, device=states.device)
             # Wider than bfloat16, which numpy has not, and the same numbers.
-            hidden = step.hidden[at].float().cpu().numpy()
+            hidden = states[at].float().cpu().numpy()
     own = found.tokens, found.offsets, found.path, found.path_offsets
-    return step.chosen.numbered(VerdictBatch._trusted(*own, step.topk, rows, hidden))
+    return step.chosen.numbered(VerdictBatch._trusted(*own, outcome.topk, rows, hidden))
 
 
 def load_of(turns: Sequence[ScheduledRequest], *, requests_wait: bool) -> Load:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from foresay import drafters
 from foresay.arrays import user_path
 from foresay.drafter import Drafter
 from foresay.errors import InputError
@@ -45,9 +45,16 @@ NAMES = {
     "first:NAME+NAME": "the draft of the first that has one; first:sam+recycle: SAM-Decoding's way",
 }
 
-_MODEL, _EAGLE, _RECYCLE, _WORKER, _MTP = "model:", "eagle:", "recycle:", "worker:", "mtp"
-_FIRST = "first:"
-_NAMING = (_MODEL, _EAGLE, _RECYCLE)  # a file, folder or model follows, which may have a + in it
+_FIRST, _WORKER = "first:", "worker:"
+_NAMING = {
+    "model": "model; expected model:NAME with a folder, a .gguf file or a hub model org/name",
+    "eagle": "folder; expected eagle:FOLDER",
+    "recycle": "file; expected recycle:FILE",
+    "worker": "drafter; expected worker:model:NAME",
+}
+"""After their colon a file, folder, model or drafter follows, which may have a + in it."""
+_PREFIXES = tuple(f"{kind}:" for kind in _NAMING)
+_ALONE = ("suffix", "sam", "ngram", "corpus", "merge", "recycle", "self", "mtp")
 _WITH_CORPUS = ("suffix", "sam", "corpus", "merge")
 
 
@@ -67,13 +74,27 @@ class Room:
 
 @dataclass(frozen=True)
 class _Setting:
+    """What all drafters are given; `corpus`: the file, the tokenizer's hash, whether to verify."""
+
     share: Share
-    corpus: str | Path | None
-    tokenizer_hash: bytes | None
-    verify: bool
+    corpus: dict[str, Any]
     chain: bool
-    room: dict[str, Any]
+    room: Room | None
     shape: dict[str, Any]
+    model: Any
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """For a SuffixDrafter."""
+        room = {} if self.room is None else asdict(self.room)
+        return {"history": self.share == "all", **self.corpus, **room}
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """For a RecycleDrafter."""
+        if self.room is None:
+            return {}
+        return {"memory": self.room.history_bytes, "max_tenants": self.room.max_tenants}
 
 
 def make_drafter(
@@ -118,51 +139,29 @@ def make_drafter(
     check_name(name)
     if tokenizer_hash is not None and corpus is None:
         raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
-    kept = {} if room is None else asdict(room)
-    shaped = {} if shape is None else {"shape": shape}
-    setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept, shaped)
     parts = parts_of(name)
     _check_folders(name, parts)
-    with_corpus = [part.removeprefix(_WORKER) in _WITH_CORPUS for part in parts]
-    if len(parts) == 1 or not any(with_corpus):
-        made = [_made(part, setting, model) for part in parts]
-    else:
-        without = replace(setting, corpus=None, tokenizer_hash=None, verify=False)
-        made = [
-            _made(part, setting if uses else without, model)
-            for part, uses in zip(parts, with_corpus, strict=True)
-        ]
+    given = {"corpus": corpus, "tokenizer_hash": tokenizer_hash, "verify": verify}
+    shaped = {} if shape is None else {"shape": shape}
+    setting = others = _Setting(share, given, chain, room, shaped, model)
+    uses = [part.removeprefix(_WORKER) in _WITH_CORPUS for part in parts]
+    if any(uses):  # else the first one refuses it
+        none = {"corpus": None, "tokenizer_hash": None, "verify": False}
+        others = replace(setting, corpus=none)
+    made = [_made(part, setting if own else others) for part, own in zip(parts, uses, strict=True)]
     if len(made) == 1:
         return made[0]
-    from foresay.drafters.merge import MergeDrafter
-
-    return MergeDrafter(*made, rule="first" if name.startswith(_FIRST) else "union")
+    return drafters.MergeDrafter(*made, rule="first" if name.startswith(_FIRST) else "union")
 
 
 def with_external_drafts(drafter: Drafter[Any] | None) -> Drafter[Any]:
     """This drafter with drafts from outside in the same tree; None: nothing else is drafted."""
-    from foresay.drafters.external import ExternalDrafter
-    from foresay.drafters.merge import MergeDrafter
-
     if drafter is None:
-        return ExternalDrafter()
-    if isinstance(drafter, MergeDrafter) and drafter.rule == "union":
-        return MergeDrafter(*drafter.drafters, ExternalDrafter())
-    return MergeDrafter(drafter, ExternalDrafter())
-
-
-def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
-    if name.startswith(_MODEL):
-        return _model(name.removeprefix(_MODEL), setting)
-    if name.startswith(_WORKER):
-        return _worker(name.removeprefix(_WORKER), setting)
-    if name.startswith(_RECYCLE):
-        return _recycle(setting, name.removeprefix(_RECYCLE))
-    if name.startswith(_EAGLE):
-        return _eagle(name.removeprefix(_EAGLE), setting, model)
-    if name == _MTP:
-        return _mtp(setting, model)
-    return _MAKERS[name](setting)
+        return drafters.ExternalDrafter()
+    own = [drafter]
+    if isinstance(drafter, drafters.MergeDrafter) and drafter.rule == "union":
+        own = [*drafter.drafters]
+    return drafters.MergeDrafter(*own, drafters.ExternalDrafter())
 
 
 def parts_of(name: str) -> list[str]:
@@ -171,8 +170,8 @@ def parts_of(name: str) -> list[str]:
     """
     parts: list[str] = []
     for piece in name.removeprefix(_FIRST).split("+"):
-        begins = piece in (*_MAKERS, _MTP) or piece.startswith((*_NAMING, _WORKER))
-        if parts and not begins and parts[-1].removeprefix(_WORKER).startswith(_NAMING):
+        begins = piece in _ALONE or piece.startswith(_PREFIXES)
+        if parts and not begins and parts[-1].removeprefix(_WORKER).startswith(_PREFIXES):
             parts[-1] += "+" + piece
         else:
             parts.append(piece)
@@ -197,7 +196,7 @@ def _check_folders(name: str, parts: list[str]) -> None:
 def sees_target(part: str) -> bool:
     """Whether a drafter, one of `parts_of`, needs more of the target than its tokens: it works in
     the target's process only."""
-    return part in ("self", "recycle", _MTP) or part.startswith((_EAGLE, _RECYCLE))
+    return part.partition(":")[0] in ("self", "recycle", "mtp", "eagle")
 
 
 def check_name(name: str) -> None:
@@ -214,163 +213,62 @@ def check_name(name: str) -> None:
     if len(parts) == 1 and str(name).startswith(_FIRST):
         raise InputError(f"the drafter {name!r} is one; expected several, as in first:sam+recycle")
     for part in parts:
-        if part == _WORKER:
-            raise InputError(f"the drafter {part!r} names no drafter; expected worker:model:NAME")
-        if part.startswith(_WORKER):
-            part = part.removeprefix(_WORKER)
-            if not part or part.startswith(_WORKER) or sees_target(part):
-                raise InputError(
-                    f"the drafter {_WORKER + part!r} cannot be a process of its own; expected one "
-                    "that drafts from the text alone, such as worker:model:NAME"
-                )
-        if part not in (*_MAKERS, _MTP) and not part.startswith(_NAMING):
-            raise InputError(f"there is no drafter {part!r}; expected one of {', '.join(NAMES)}")
-        if part in (_MODEL, "model:NAME"):
+        own = part.removeprefix(_WORKER)
+        if own and own != part and (own.startswith(_WORKER) or sees_target(own)):
             raise InputError(
-                f"the drafter {part!r} names no model; expected model:NAME with a folder, a .gguf "
-                "file or a hub model org/name"
+                f"the drafter {part!r} cannot be a process of its own; expected one that drafts "
+                "from the text alone, such as worker:model:NAME"
             )
-        if part == _EAGLE:
-            raise InputError(f"the drafter {part!r} names no folder; expected eagle:FOLDER")
-        if part == _RECYCLE:
-            raise InputError(f"the drafter {part!r} names no file; expected recycle:FILE")
+        if own not in _ALONE and not (own or part).startswith(_PREFIXES):
+            raise InputError(f"there is no drafter {own!r}; expected one of {', '.join(NAMES)}")
+        kind, _, what = (own or part).partition(":")
+        if (kind in _NAMING and own not in _ALONE and not what) or own == "model:NAME":
+            raise InputError(f"the drafter {own or part!r} names no {_NAMING[kind]}")
 
 
-# Each imports its own drafter, so the others need not load.
-
-
-def _suffix(setting: _Setting) -> Drafter[Any]:
-    from foresay.drafters.suffix import SuffixDrafter
-
-    return SuffixDrafter(
-        history=setting.share == "all",
-        corpus=setting.corpus,
-        tokenizer_hash=setting.tokenizer_hash,
-        verify=setting.verify,
-        chain=setting.chain,
-        **setting.room,
+def _made(part: str, setting: _Setting) -> Drafter[Any]:
+    if part.removeprefix(_WORKER) not in _WITH_CORPUS and setting.corpus["corpus"] is not None:
+        without = "the request's own text only" if part == "ngram" else "no corpus"
+        raise InputError(f"the drafter {part!r} uses {without}; leave --corpus out")
+    kind, _, what = part.partition(":")
+    chained: Any = {"topk": 1} if setting.chain else {}
+    match kind:  # each is imported when it is named here: the others need not load
+        case "suffix":
+            return drafters.SuffixDrafter(chain=setting.chain, **setting.text)
+        case "sam":
+            return drafters.SuffixDrafter(rule="sam", **setting.text)
+        case "ngram":
+            return drafters.NgramDrafter()
+        case "corpus":
+            return _corpus(chain=setting.chain, **setting.corpus)
+        case "merge":
+            return drafters.MergeDrafter(_made("suffix", setting), drafters.NgramDrafter())
+        case "recycle":
+            warm = user_path(what, "the drafter's file") if what else None
+            return drafters.RecycleDrafter(chain=setting.chain, warm=warm, **setting.learned)
+        case "model":
+            return drafters.ModelDrafter(what, **setting.shape)
+        case "self":
+            return drafters.SelfDrafter(**setting.shape)
+        case "eagle":
+            return drafters.EagleDrafter(what, setting.model, **chained)
+        case "mtp":
+            if setting.model is None:
+                raise InputError(
+                    "the drafter 'mtp' is in the target's own files, but no target is given; "
+                    "expected --model, or in Python MtpDrafter(model)"
+                )
+            return drafters.MtpDrafter(setting.model, **chained)
+    given: Any = setting.corpus | (setting.shape if what.startswith("model:") else {})
+    return drafters.WorkerDrafter(
+        what, share=setting.share, chain=setting.chain, room=setting.room, **given
     )
 
 
-def _sam(setting: _Setting) -> Drafter[Any]:
-    from foresay.drafters.suffix import SuffixDrafter
-
-    return SuffixDrafter(
-        history=setting.share == "all",
-        corpus=setting.corpus,
-        tokenizer_hash=setting.tokenizer_hash,
-        verify=setting.verify,
-        rule="sam",
-        **setting.room,
-    )
-
-
-def _ngram(setting: _Setting) -> Drafter[Any]:
-    if setting.corpus is not None:
-        raise InputError("the drafter 'ngram' uses the request's own text only; leave --corpus out")
-    from foresay.drafters.ngram import NgramDrafter
-
-    return NgramDrafter()
-
-
-def _corpus(setting: _Setting) -> Drafter[Any]:
-    if setting.corpus is None:
+def _corpus(corpus: Any, **setting: Any) -> Drafter[Any]:
+    if corpus is None:
         raise InputError(
             "the drafter 'corpus' has no corpus file; expected --corpus FILE, or in Python "
             "CorpusDrafter(file)"
         )
-    from foresay.drafters.corpus import CorpusDrafter
-
-    return CorpusDrafter(
-        setting.corpus,
-        tokenizer_hash=setting.tokenizer_hash,
-        verify=setting.verify,
-        chain=setting.chain,
-    )
-
-
-def _merge(setting: _Setting) -> Drafter[Any]:
-    from foresay.drafters.merge import MergeDrafter
-    from foresay.drafters.ngram import NgramDrafter
-
-    return MergeDrafter(_suffix(setting), NgramDrafter())
-
-
-def _recycle(setting: _Setting, warm: str | None = None) -> Drafter[Any]:
-    if setting.corpus is not None:
-        raise InputError("the drafter 'recycle' uses no corpus; leave --corpus out")
-    from foresay.drafters.recycle import RecycleDrafter
-
-    file = None if warm is None else user_path(warm, "the drafter's file")
-    room = setting.room
-    if not room:
-        return RecycleDrafter(chain=setting.chain, warm=file)
-    return RecycleDrafter(
-        memory=room["history_bytes"],
-        max_tenants=room["max_tenants"],
-        chain=setting.chain,
-        warm=file,
-    )
-
-
-def _model(name: str, setting: _Setting) -> Drafter[Any]:
-    if setting.corpus is not None:
-        raise InputError(f"the drafter 'model:{name}' uses no corpus; leave --corpus out")
-    from foresay.drafters.model import ModelDrafter
-
-    return ModelDrafter(name, **setting.shape)
-
-
-def _worker(name: str, setting: _Setting) -> Drafter[Any]:
-    from foresay.drafters.worker import WorkerDrafter
-
-    return WorkerDrafter(
-        name,
-        share=setting.share,
-        corpus=setting.corpus,
-        tokenizer_hash=setting.tokenizer_hash,
-        verify=setting.verify,
-        chain=setting.chain,
-        room=Room(**setting.room) if setting.room else None,
-        **(setting.shape if name.startswith(_MODEL) else {}),
-    )
-
-
-def _self(setting: _Setting) -> Drafter[Any]:
-    if setting.corpus is not None:
-        raise InputError("the drafter 'self' uses no corpus; leave --corpus out")
-    from foresay.drafters.self_draft import SelfDrafter
-
-    return SelfDrafter(**setting.shape)
-
-
-def _eagle(folder: str, setting: _Setting, model: Any) -> Drafter[Any]:
-    if setting.corpus is not None:
-        raise InputError(f"the drafter 'eagle:{folder}' uses no corpus; leave --corpus out")
-    from foresay.drafters.eagle import EagleDrafter
-
-    return EagleDrafter(folder, model, topk=1) if setting.chain else EagleDrafter(folder, model)
-
-
-def _mtp(setting: _Setting, model: Any) -> Drafter[Any]:
-    if setting.corpus is not None:
-        raise InputError("the drafter 'mtp' uses no corpus; leave --corpus out")
-    if model is None:
-        raise InputError(
-            "the drafter 'mtp' is in the target's own files, but no target is given; expected "
-            "--model, or in Python MtpDrafter(model)"
-        )
-    from foresay.drafters.mtp import MtpDrafter
-
-    return MtpDrafter(model, topk=1) if setting.chain else MtpDrafter(model)
-
-
-_MAKERS: dict[str, Callable[[_Setting], Drafter[Any]]] = {
-    "suffix": _suffix,
-    "sam": _sam,
-    "ngram": _ngram,
-    "corpus": _corpus,
-    "merge": _merge,
-    "recycle": _recycle,
-    "self": _self,
-}
+    return drafters.CorpusDrafter(corpus, **setting)

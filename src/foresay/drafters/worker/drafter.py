@@ -23,14 +23,14 @@ from foresay.arrays import Int32s, IntsLike, as_tokens, check_hash
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, as_budgets, as_prompt, as_states, check_lengths
 from foresay.drafters.worker.frames import packed
-from foresay.drafters.worker.life import Life
+from foresay.drafters.worker.life import Life, refusal
 from foresay.drafters.worker.values import (
     as_environ,
     as_name,
     as_seconds,
+    as_settings,
     drafts_of,
     plain_sampling,
-    plain_settings,
 )
 from foresay.errors import ForesayError, InputError, WorkerError
 from foresay.verdict import Verdict, VerdictBatch, Wants
@@ -115,7 +115,7 @@ class WorkerDrafter:
         self._timeout = as_seconds(timeout, "timeout")
         self._start_timeout = as_seconds(start_timeout, "start_timeout")
         self._environ = as_environ(environ)
-        self._settings = plain_settings(settings)
+        self._settings = as_settings(settings)
         self._target: dict[str, Any] | None = None  # what `fit` was told
         self._live: dict[int, WorkerState] = {}
         self._untold: dict[int, WorkerState] = {}  # requests that the process does not know yet
@@ -167,20 +167,15 @@ class WorkerDrafter:
         check_hash(tokenizer_hash, "tokenizer_hash")
         told: dict[str, Any] = {
             "vocabulary": int(target.vocabulary),
-            "tokenizer_hash": None if tokenizer_hash is None else tokenizer_hash.hex(),
+            "tokenizer_hash": tokenizer_hash,
         }
-        refused: ForesayError | None = None
+        refused: Any = None
         life = self._worker()
         if self._send(life, "fit", **told) and life is not None:
             with self._guarded():
-                try:
-                    life.receive(time.monotonic() + self._timeout)
-                except WorkerError:
-                    raise
-                except ForesayError as error:
-                    refused = error
-        if refused is not None:
-            raise refused
+                refused = life.receive(time.monotonic() + self._timeout).values.get("refused")
+        if isinstance(refused, dict):
+            raise refusal(refused)
         self._target = told
 
     def begin(
@@ -200,7 +195,9 @@ class WorkerDrafter:
         tokens = as_prompt(prompt)
         about = {"group": as_name(group, "group"), "tenant": as_name(tenant, "tenant")}
         self._numbers += 1
-        state = WorkerState(self, self._numbers, tokens, {**about, **plain_sampling(sampling)})
+        state = WorkerState(
+            self, self._numbers, tokens, {**about, "sampling": plain_sampling(sampling)}
+        )
         self._live[state.number] = self._untold[state.number] = state
         self._worker()
         return state
@@ -273,19 +270,17 @@ class WorkerDrafter:
         Raises: TokenTypeError, InputError.
         """
         arrays = [as_tokens(prompt, "prompt"), as_tokens(answer, "answer")]
-        names: Any = {"group": as_name(group, "group"), "tenant": as_name(tenant, "tenant")}
-        self._send(self._worker(), "add_to_group", arrays, **names)
+        self._tell("add_to_group", arrays, group=group, tenant=tenant)
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group, if the drafter keeps groups. Raises: InputError."""
-        as_name(group, "group"), as_name(tenant, "tenant")
-        self._send(self._worker(), "drop_group", group=group, tenant=tenant)
+        self._tell("drop_group", group=group, tenant=tenant)
 
     def drop_tenant(self, tenant: str) -> None:
         """Forget a tenant, if the drafter keeps anything of tenants. Raises: InputError."""
         if tenant is None:
             raise InputError("the tenant is None; expected a str")
-        self._send(self._worker(), "drop_tenant", tenant=as_name(tenant, "tenant"))
+        self._tell("drop_tenant", tenant=tenant)
 
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
         """Tell a drafter with a history that its texts are of an old version now.
@@ -294,7 +289,12 @@ class WorkerDrafter:
         """
         if type(keep) is not int or keep < 0:
             raise InputError(f"keep is {keep!r}; expected a whole number from 0")
-        self._send(self._worker(), "new_version", keep=keep, tenant=as_name(tenant, "tenant"))
+        self._tell("new_version", keep=keep, tenant=tenant)
+
+    def _tell(self, kind: str, arrays: Sequence[Any] = (), **values: Any) -> None:
+        for name in ("group", "tenant"):
+            as_name(values.get(name), name)
+        self._send(self._worker(), kind, arrays, **values)
 
     def text(self, state: WorkerState, /) -> Int32s:
         """A copy of prompt and observed tokens. Raises: StateError."""

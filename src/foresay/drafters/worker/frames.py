@@ -16,7 +16,8 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,6 @@ class Frame:
             )
         return value
 
-    def wholes(self, name: str) -> list[int]:
-        """The list of ints from 0 of that name. Raises: WorkerError."""
-        found = self.values.get(name)
-        if not isinstance(found, list) or any(type(n) is not int or n < 0 for n in found):
-            raise WorkerError(
-                f"{name} of a message {self.kind!r} are {str(found)[:80]}; expected whole numbers"
-            )
-        return found
-
     def expect(self, arrays: int) -> list[NDArray[Any]]:
         """The arrays, so many. Raises: WorkerError."""
         if len(self.arrays) != arrays:
@@ -72,11 +64,22 @@ class Frame:
 def packed(kind: str, arrays: Sequence[NDArray[Any]] = (), **values: Any) -> bytes:
     """A frame as bytes. Raises: WorkerError if it is too large."""
     shapes = [[array.dtype.name, list(array.shape)] for array in arrays]
-    head = json.dumps({**values, "kind": kind, "arrays": shapes}).encode()
+    head = json.dumps({**values, "kind": kind, "arrays": shapes}, default=_plain).encode()
     size = sum(array.nbytes for array in arrays)
     _check_sizes(len(head), size)
     data = [np.ascontiguousarray(array, _DTYPES[array.dtype.name]).tobytes() for array in arrays]
     return b"".join([_START.pack(_MAGIC, len(head), size), head, *data])
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON does not know: a path, a hash, settings, a number of numpy, a sequence."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, np.generic):
+        return value.item()
+    return asdict(value) if is_dataclass(value) else list(value)  # type: ignore[arg-type]
 
 
 def send(sock: socket.socket, frame: bytes, seconds: float | None) -> None:

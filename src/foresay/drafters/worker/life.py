@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from foresay import errors
 from foresay.drafters.worker.frames import Frame, receive, send
 from foresay.errors import ForesayError, WorkerError
 
-__all__ = ["Life"]
+__all__ = ["Life", "refusal"]
 
 # The same modules from the same places as here; the current folder is not one of them by itself.
 _CODE = (
@@ -72,7 +73,7 @@ class Life:
         """The next message. Raises: WorkerError; what the worker says that it failed with."""
         frame = receive(self.sock, deadline)
         if frame.kind == "error":
-            raise _refusal(frame)
+            raise refusal(frame.values)
         return frame
 
     def hears(self, wait: float, timeout: float, start_timeout: float) -> bool:
@@ -104,10 +105,10 @@ class Life:
             self.process.wait(5.0)
 
 
-def _refusal(frame: Frame) -> ForesayError:
+def refusal(values: Mapping[str, Any]) -> ForesayError:
     """The error that a worker tells of, as one of ours."""
-    name, sentence = frame.values.get("name"), frame.values.get("sentence")
-    kind = getattr(errors, name, None) if isinstance(name, str) else None
+    name, sentence = values.get("name"), values.get("sentence")
+    kind = vars(errors).get(name) if isinstance(name, str) else None
     if isinstance(kind, type) and issubclass(kind, ForesayError):
         return kind(str(sentence))
     return WorkerError(f"the worker failed: {str(name)[:80]}: {sentence}")

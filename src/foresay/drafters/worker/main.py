@@ -13,35 +13,44 @@ import signal
 import socket
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from foresay.abilities import abilities_of
 from foresay.draft import Draft
 from foresay.drafter import Drafter, SeededParams
-from foresay.drafters.lineup import Room, check_name, make_drafter, parts_of
+from foresay.drafters.lineup import Room, check_name, make_drafter, parts_of, sees_target
 from foresay.drafters.worker.frames import MAX_DATA, Frame, packed, receive, send
 from foresay.drafters.worker.values import MODEL_SETTINGS
 from foresay.errors import ForesayError, InputError, WorkerError
 from foresay.sampling.params import SamplingParams
-from foresay.verdict import Verdict, Wants
+from foresay.verdict import Verdict
 
 __all__ = ["main"]
 
-
-class _Told:
-    """What a worker knows of the target."""
-
-    def __init__(self, vocabulary: int) -> None:
-        self.vocabulary = vocabulary
+_NONE = np.empty(0, np.float32)
 
 
 class _Worker:
-    """The drafter and its requests, by number."""
+    """The drafter and its requests, by number. What it does raises WorkerError for what is no
+    message, and what the drafter raises."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._states: dict[int, Any] = {}  # None: its drafter has refused it
         self._drafter: Drafter[Any]
+        self._kinds = {
+            "propose": self._propose,
+            "fit": self._answer_fit,
+            "begin": self._begin,
+            "observe": self._observe,
+            "finish": self._finish,
+            **dict.fromkeys(
+                ("add_to_group", "drop_group", "drop_tenant", "new_version"), self._tell
+            ),
+        }
 
     def make(self, frame: Frame) -> None:
         """The first message: make the drafter. Raises: as `make_drafter`, and `fit`."""
@@ -51,51 +60,35 @@ class _Worker:
         if settings.get("room") is not None:
             settings["room"] = Room(**settings["room"])
         name = frame.values["name"]
-        if isinstance(name, str) and "self" in parts_of(name):
+        if needing := [part for part in parts_of(name) if sees_target(part)]:
             raise InputError(
-                f"the drafter {name!r} is the target's own layers; expected one that can run in a "
-                "process of its own"
+                f"the drafter {name!r} needs more of the target than its tokens, for {needing[0]}; "
+                "expected one that drafts from the text alone, such as model:NAME"
             )
-        drafter = _made(name, settings)
-        if drafter.wants != Wants():
-            raise InputError(
-                f"the drafter {name!r} wants {drafter.wants} of each verdict; expected one that "
-                "drafts from the text alone, such as model:NAME"
-            )
-        self._drafter, self._able = drafter, abilities_of(drafter)
+        self._drafter = _made(name, settings)
+        self._able = abilities_of(self._drafter)
         if frame.values["fit"] is not None:
             self._fit(frame.values["fit"])
 
     def _fit(self, told: dict[str, Any]) -> None:
         if self._able.fits is not None:
-            given = told["tokenizer_hash"]
+            given, target = told["tokenizer_hash"], SimpleNamespace(vocabulary=told["vocabulary"])
             fit: Any = self._able.fits.fit
-            fit(_Told(told["vocabulary"]), None if given is None else bytes.fromhex(given))
+            fit(target, None if given is None else bytes.fromhex(given))
+
+    def _answer_fit(self, frame: Frame) -> None:
+        refused = None
+        try:
+            self._fit(frame.values)
+        except ForesayError as error:
+            refused = _told(error)
+        send(self._sock, packed("ready", refused=refused), None)
 
     def do(self, frame: Frame) -> None:
-        """One message. Raises: WorkerError for what is no message; what the drafter raises."""
-        if frame.kind == "propose":
-            self._propose(frame)
-        elif frame.kind == "fit":
-            try:
-                self._fit(frame.values)
-                send(self._sock, packed("ready"), None)
-            except ForesayError as error:
-                send(self._sock, _refusal(error), None)
-        elif frame.kind == "begin":
-            self._begin(frame)
-        elif frame.kind == "observe":
-            self._observe(frame)
-        elif frame.kind == "finish":
-            number = frame.whole("number")
-            state = self._state(number)
-            del self._states[number]
-            if state is not None:
-                self._drafter.finish(state)
-        elif frame.kind in ("add_to_group", "drop_group", "drop_tenant", "new_version"):
-            self._tell(frame)
-        else:
+        """One message."""
+        if frame.kind not in self._kinds:
             raise WorkerError(f"a message is of the kind {frame.kind!r}; expected one of propose …")
+        self._kinds[frame.kind](frame)
 
     def _state(self, number: int) -> Any:
         if number not in self._states:
@@ -106,37 +99,45 @@ class _Worker:
         number, (prompt, committed) = frame.whole("number"), frame.expect(2)
         if number in self._states:
             raise WorkerError(f"request {number} was begun before; expected a new number")
-        values, self._states[number] = frame.values, None
-        sampling = None
-        if values["params"] is not None:
-            params = dict(values["params"])
-            params["logit_bias"] = {int(token): bias for token, bias in params["logit_bias"]}
-            sampling = SeededParams(SamplingParams(**params), frame.whole("seed", high=2**64 - 1))
+        values, sampling = frame.values, frame.values["sampling"]
+        if sampling is not None:
+            params = dict(sampling["params"])
+            sampling = SeededParams(
+                SamplingParams(**{**params, "logit_bias": dict(params["logit_bias"])}),
+                sampling["seed"],
+            )
         group, tenant = values["group"], values["tenant"]
-        try:
+        self._states[number] = None
+        with suppress(InputError):
             state = self._drafter.begin(prompt, group=group, tenant=tenant, sampling=sampling)
-        except InputError:
-            return
-        self._states[number] = state
+            self._states[number] = state
         if len(committed):
             self._commit(number, Verdict([], committed))
 
     def _observe(self, frame: Frame) -> None:
-        numbers = frame.wholes("numbers")
+        numbers = frame.values["numbers"]
         arrays = frame.expect(2 * len(numbers))
         for number, path, tokens in zip(numbers, arrays[::2], arrays[1::2], strict=True):
-            if self._state(number) is not None:
-                self._commit(number, Verdict(path, tokens))
+            self._commit(number, Verdict(path, tokens))
 
     def _commit(self, number: int, verdict: Verdict) -> None:
+        state = self._state(number)
         try:
-            self._drafter.observe([self._states[number]], [verdict])
+            if state is not None:
+                self._drafter.observe([state], [verdict])
         except InputError:
-            self._drafter.finish(self._states[number])
+            self._drafter.finish(state)
             self._states[number] = None
 
+    def _finish(self, frame: Frame) -> None:
+        number = frame.whole("number")
+        state = self._state(number)
+        del self._states[number]
+        if state is not None:
+            self._drafter.finish(state)
+
     def _propose(self, frame: Frame) -> None:
-        numbers, budgets = frame.wholes("numbers"), frame.wholes("budgets")
+        numbers, budgets = frame.values["numbers"], frame.values["budgets"]
         states = [self._state(number) for number in numbers]
         asked = [at for at, state in enumerate(states) if state is not None]
         found = self._drafter.propose([states[at] for at in asked], [budgets[at] for at in asked])
@@ -145,20 +146,17 @@ class _Worker:
             drafts[at] = draft
         size = sum(draft.probs.nbytes for draft in drafts if draft.probs is not None)
         arrays: list[Any] = []
-        parts = []
         for draft in drafts:
             # Sampled tokens may be given as chosen ones: fewer are accepted, the rule stays exact.
             probs = draft.probs if size < MAX_DATA // 2 else None
-            parts.append([draft.scores is not None, probs is not None])
             arrays += [draft.tokens, draft.parents]
-            arrays += [given for given in (draft.scores, probs) if given is not None]
+            arrays += [_NONE if given is None else given for given in (draft.scores, probs)]
         held = 0 if self._able.memory is None else self._able.memory.bytes_used()
-        step = frame.whole("step")
-        send(self._sock, packed("drafts", arrays, step=step, parts=parts, held=held), None)
+        send(self._sock, packed("drafts", arrays, step=frame.whole("step"), held=held), None)
 
     def _tell(self, frame: Frame) -> None:
         values, able = frame.values, self._able
-        try:
+        with suppress(InputError):  # such as a group that an earlier process knew
             if frame.kind == "add_to_group" and able.groups is not None:
                 prompt, answer = frame.expect(2)
                 able.groups.add_to_group(values["group"], prompt, answer, tenant=values["tenant"])
@@ -168,8 +166,6 @@ class _Worker:
                 able.tenants.drop_tenant(values["tenant"])
             elif frame.kind == "new_version" and able.versions is not None:
                 able.versions.new_version(frame.whole("keep"), tenant=values["tenant"])
-        except InputError:
-            pass  # such as a group that an earlier process knew
 
 
 def _made(name: str, settings: dict[str, Any]) -> Drafter[Any]:
@@ -189,8 +185,8 @@ def _made(name: str, settings: dict[str, Any]) -> Drafter[Any]:
     return ModelDrafter(name.removeprefix("model:"), **options)
 
 
-def _refusal(error: Exception) -> bytes:
-    return packed("error", name=type(error).__name__, sentence=str(error)[:4000])
+def _told(error: Exception) -> dict[str, Any]:
+    return {"name": type(error).__name__, "sentence": str(error)[:4000]}
 
 
 def _ends_with(sock: socket.socket) -> None:
@@ -214,5 +210,5 @@ def main(descriptor: int) -> None:
             worker.do(receive(sock, None))
     except Exception as error:
         with suppress(WorkerError):  # if nobody is there
-            send(sock, _refusal(error), 1.0)
+            send(sock, packed("error", **_told(error)), 1.0)
         os._exit(1)  # the other side says what was wrong

@@ -1,18 +1,17 @@
-"""What a `WorkerDrafter` sends, as plain values; and what it gets, checked."""
+"""What a `WorkerDrafter` is given, checked and ready to be sent; and what it gets, checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
-from numbers import Integral
-from os import PathLike, fspath
+from dataclasses import asdict, is_dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from foresay.arrays import Int32s
 from foresay.draft import Draft
-from foresay.drafter import SeededParams, check_lengths
+from foresay.drafter import SeededParams
 from foresay.drafters.decoding.shapes import as_shape
 from foresay.drafters.worker.frames import Frame
 from foresay.errors import InputError, WorkerError
@@ -22,23 +21,22 @@ __all__ = [
     "as_environ",
     "as_name",
     "as_seconds",
+    "as_settings",
     "drafts_of",
     "plain_sampling",
-    "plain_settings",
 ]
 
 MODEL_SETTINGS = ("shape", "choice", "memory")
 """Settings that only ModelDrafter has."""
 _SETTINGS = ("share", "corpus", "tokenizer_hash", "verify", "chain", "room", *MODEL_SETTINGS)
-_FLAGS = ([False, False], [True, False], [False, True], [True, True])
 
 
-def as_seconds(value: object, name: str) -> float:
+def as_seconds(value: Any, name: str) -> float:
     """A time as it is. Raises: InputError."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 < value <= 86400:  # type: ignore[operator]
+    if not number or not 0 < value <= 86400:
         raise InputError(f"{name} is {value!r}; expected seconds, above 0 and at most 86400")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def as_name(value: str | None, name: str) -> str | None:
@@ -53,55 +51,33 @@ def as_environ(value: Mapping[str, str] | None) -> dict[str, str]:
     items = [] if value is None else list(value.items()) if isinstance(value, Mapping) else None
     if items is None or not all(isinstance(part, str) for item in items for part in item):
         raise InputError(f"environ is {value!r}; expected names of variables and their values")
-    if any(
-        "\0" in part or (at == 0 and "=" in part) for item in items for at, part in enumerate(item)
-    ):
+    if any("\0" in name + text or "=" in name for name, text in items):
         raise InputError(f"environ is {value!r}; expected no NUL, and no = in a name")
     return dict(items)
 
 
-def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of `make_drafter` and of ModelDrafter, for JSON. Raises: InputError."""
-    plain: dict[str, Any] = {}
+def as_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of `make_drafter` and of ModelDrafter, as they are. Raises: InputError."""
     for name, value in settings.items():
         if name not in _SETTINGS:
             raise InputError(f"there is no setting {name!r}; expected {', '.join(_SETTINGS)}")
-        kinds: tuple[type, ...] = (str, bool, dict)
-        if name in MODEL_SETTINGS:
-            kinds += (int, list)
         if name == "shape":
             as_shape(value)
-            value = list(value) if isinstance(value, Sequence) else value
-        if isinstance(value, PathLike):
-            value = fspath(value)
-        elif isinstance(value, bytes):
-            value = value.hex()
-        elif is_dataclass(value) and not isinstance(value, type):
-            value = asdict(value)
-        if value is not None and not isinstance(value, kinds):
+        plain = isinstance(value, (str, bytes, bool, dict, PathLike, type(None)))
+        more = name in MODEL_SETTINGS and isinstance(value, (int, Sequence))
+        made = is_dataclass(value) and not isinstance(value, type)
+        if not (plain or more or made):
             raise InputError(f"{name} is {value!r}; expected a value as for make_drafter")
-        plain[name] = value
-    return plain
+    return dict(settings)
 
 
-def plain_sampling(sampling: SeededParams | None) -> dict[str, Any]:
-    """Sampling parameters and seed, for JSON."""
+def plain_sampling(sampling: SeededParams | None) -> dict[str, Any] | None:
+    """Sampling parameters and seed, for JSON, whose keys are no numbers."""
     if sampling is None:
-        return {"params": None, "seed": 0}
-    params = {
-        each.name: _plain(getattr(sampling.params, each.name)) for each in fields(sampling.params)
-    }
-    return {"params": params, "seed": int(sampling.seed)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return [[int(key), float(item)] for key, item in value.items()]
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (str, bool)):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
+        return None
+    plain = asdict(sampling)
+    plain["params"]["logit_bias"] = list(plain["params"]["logit_bias"].items())
+    return plain
 
 
 def drafts_of(frame: Frame, step: int, budgets: Sequence[int], width: int | None) -> list[Draft]:
@@ -114,20 +90,16 @@ def drafts_of(frame: Frame, step: int, budgets: Sequence[int], width: int | None
             f"the answer is {frame.kind!r} of step {frame.values.get('step')!r}; expected 'drafts' "
             f"of step {step}"
         )
-    parts, arrays = frame.values.get("parts"), iter(frame.arrays)
-    if not isinstance(parts, list) or any(part not in _FLAGS for part in parts):
-        raise WorkerError(f"parts of the answer are {str(parts)[:80]}; expected pairs of flags")
-    check_lengths(len(budgets), len(parts), "drafts")
-    frame.expect(sum(2 + sum(part) for part in parts))
+    arrays = frame.expect(4 * len(budgets))
     drafts = []
-    for part, budget in zip(parts, budgets, strict=True):
-        tokens, parents = next(arrays), next(arrays)
-        scores, probs = (next(arrays) if given else None for given in part)
-        drafts.append(Draft(tokens, parents, scores, probs))
+    for at, budget in enumerate(budgets):
+        tokens, parents, scores, probs = arrays[4 * at : 4 * at + 4]
+        drafted = Draft(tokens, parents, *(x if len(x) else None for x in (scores, probs)))
         if len(tokens) > budget:
             raise WorkerError(f"a draft has {len(tokens)} nodes; expected at most {budget}")
-        if probs is not None:
+        if drafted.probs is not None:
             _check_probs(probs, tokens, probs.shape[1] if width is None else width)
+        drafts.append(drafted)
     return drafts
 
 

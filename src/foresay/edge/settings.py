@@ -1,4 +1,4 @@
-"""What the streams of a client share, checked when it is made; and what a stream gives."""
+"""What a stream gives, and checks of what its client is given."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from foresay.drafter import Source
-from foresay.edge.ahead import SendingRules
-from foresay.edge.ids import bits_of
 from foresay.edge.link import Round
-from foresay.edge.messages import WAITS, Wait
 from foresay.edge.statistics import StreamStatistics
-from foresay.edge.wire import check_pad
 from foresay.errors import InputError
 
-__all__ = ["Chunk", "OnRound", "StreamSettings", "check_kind", "check_seconds", "clean_key"]
+__all__ = ["Chunk", "OnRound", "check_kind", "check_seconds", "clean_key"]
 
 OnRound = Callable[[Round], None]
 
@@ -37,44 +33,7 @@ class Chunk:
     edge_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """What all streams of a client share; `EdgeClient` has what they mean.
-
-    Raises: InputError when constructed.
-    """
-
-    url: str
-    vocabulary: int
-    sending: SendingRules
-    api_key: str | None = None
-    model: str = ""
-    tokenizer_hash: bytes = b""
-    wait: Wait = ""
-    pad: int = 0
-    json: bool = False
-    connect_seconds: float = 10.0
-    silent_seconds: float | None = 120.0
-    retry_seconds: float = 30.0
-    on_round: OnRound | None = None
-
-    def __post_init__(self) -> None:
-        bits_of(self.vocabulary)
-        check_pad(self.pad)
-        check_kind("model", self.model, str, "a str")
-        check_kind("tokenizer_hash", self.tokenizer_hash, bytes, "bytes")
-        check_kind("json", self.json, bool, "True or False")
-        if not isinstance(self.wait, str) or self.wait not in ("", *WAITS):
-            raise InputError(f"wait is {self.wait!r:.100}; expected {', '.join(WAITS)} or empty")
-        check_seconds("connect_seconds", self.connect_seconds)
-        if self.silent_seconds is not None:
-            check_seconds("silent_seconds", self.silent_seconds)
-        check_seconds("retry_seconds", self.retry_seconds)
-        if self.on_round is not None and not callable(self.on_round):
-            raise InputError(f"on_round is {self.on_round!r:.100}; expected a function or None")
-
-
-def check_kind(name: str, value: object, kind: type, what: str) -> None:
+def check_kind(name: str, value: object, kind: type | tuple[type, ...], what: str) -> None:
     """Refuse what is not of a kind. Raises: InputError."""
     if not isinstance(value, kind):
         raise InputError(f"{name} is {value!r:.100}; expected {what}")

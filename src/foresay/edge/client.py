@@ -10,27 +10,16 @@ The text is that of the target model alone: the same for every drafter, link, lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
-from types import NoneType
-from typing import Any
+from dataclasses import dataclass, replace
 
-from foresay.arrays import IntsLike, as_tokens, user_path
-from foresay.drafter import Drafter, SeededParams, Source, as_prompt
-from foresay.edge.ahead import DraftThread, SendingRules
-from foresay.edge.connection import edge_url
-from foresay.edge.drafting import check_edge_drafter, edge_drafter, model_in, write_edge_only
-from foresay.edge.gating import Gate
-from foresay.edge.ids import bits_of
-from foresay.edge.link import EdgeK, LinkRule
-from foresay.edge.messages import WAITS, Wait
-from foresay.edge.settings import Chunk, OnRound, check_kind, check_seconds, clean_key
+from foresay.arrays import IntsLike
+from foresay.drafter import SeededParams, Source, as_prompt
+from foresay.edge.drafting import write_edge_only
+from foresay.edge.settings import Chunk, ClientOptions
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.stream import Stream
-from foresay.edge.text_rules import Decode
-from foresay.edge.wire import check_pad
 from foresay.errors import InputError, StreamError
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
@@ -50,8 +39,7 @@ class Answer:
     """So many tokens at the end are the edge's own model's, not the target's."""
 
 
-@dataclass(repr=False, eq=False)
-class EdgeClient:
+class EdgeClient(ClientOptions):
     """Streams from one cloud, one drafter for all of them.
 
     url              of the server, http(s):// or ws(s)://; without a path /v1/edge is taken
@@ -82,92 +70,6 @@ class EdgeClient:
     One event loop at a time may use it; streams may run at the same time. `close` ends the
     drafter's thread. Raises: InputError when constructed, and for a name as `make_drafter`.
     """
-
-    url: str
-    _: KW_ONLY
-    vocabulary: int
-    api_key: str | None = None
-    drafter: Drafter[Any] | str | None = "suffix"
-    corpus: str | Path | None = None
-    model: str = ""
-    tokenizer_hash: bytes = b""
-    wait: Wait = ""
-    ahead: bool = True
-    rule: EdgeK | None = None
-    gate: Gate | None = None
-    dropout: int = 0
-    decode: Decode | None = None
-    tree: bool = False
-    pad: int = 0
-    json: bool = False
-    connect_seconds: float = 10.0
-    silent_seconds: float | None = 120.0
-    retry_seconds: float = 30.0
-    edge_only: bool = False
-    ends: Sequence[int] = ()
-    on_round: OnRound | None = None
-
-    def __post_init__(self) -> None:
-        self._check()
-        self.url = edge_url(self.url)
-        self.api_key = clean_key(self.api_key)
-        self.ends = tuple(as_tokens(self.ends, "ends").tolist())
-        self.rule = rule = LinkRule() if self.rule is None else self.rule
-        self.sending = SendingRules(rule, self.ahead, self.tree, self.gate, self.decode)
-        self.drafter = self.drafting = self._made()
-        self._edge_only = model_in(self.drafting) if self.edge_only else None
-        self.thread = DraftThread()
-
-    def _check(self) -> None:
-        """Refuse what is not of its kind. Raises: InputError."""
-        bits_of(self.vocabulary)
-        check_pad(self.pad)
-        for name in ("ahead", "tree", "json", "edge_only"):
-            check_kind(name, getattr(self, name), bool, "True or False")
-        check_kind("model", self.model, str, "a str")
-        check_kind("tokenizer_hash", self.tokenizer_hash, bytes, "bytes")
-        check_kind("gate", self.gate, (Gate, NoneType), "a Gate or None")
-        if self.rule is not None and (
-            isinstance(self.rule, type) or not isinstance(self.rule, EdgeK)
-        ):
-            raise InputError(
-                f"rule is {self.rule!r:.100}; expected None, or an object with next_k and observe, "
-                "such as LinkRule()"
-            )
-        for name in ("decode", "on_round"):
-            if (value := getattr(self, name)) is not None and not callable(value):
-                raise InputError(f"{name} is {value!r:.100}; expected a function or None")
-        if not isinstance(self.wait, str) or self.wait not in ("", *WAITS):
-            raise InputError(f"wait is {self.wait!r:.100}; expected {', '.join(WAITS)} or empty")
-        for name in ("connect_seconds", "silent_seconds", "retry_seconds"):
-            if (value := getattr(self, name)) is not None or name != "silent_seconds":
-                check_seconds(name, value)
-        passes = self.dropout
-        if type(passes) is not int or not (passes == 0 or 2 <= passes <= 256):
-            raise InputError(
-                f"dropout is {passes!r:.100}; expected 0, or a whole number of passes from 2 to 256"
-            )
-        if passes and (self.gate is None or not isinstance(self.drafter, str)):
-            raise InputError(
-                f"dropout is {passes!r}; expected 0 without a gate and a drafter model:NAME"
-            )
-
-    def _made(self) -> Drafter[Any] | None:
-        """The drafter, also of its name. Raises: InputError, and for a name as `make_drafter`."""
-        drafter, corpus = self.drafter, self.corpus
-        if corpus is not None:
-            user_path(corpus, "corpus")
-        if isinstance(drafter, str) and drafter != "none":
-            signals = self.gate is not None
-            drafter = edge_drafter(
-                drafter, corpus=corpus, tree=self.tree, signals=signals, dropout=self.dropout
-            )
-        elif corpus is not None:
-            raise InputError("a corpus is given without a drafter's name that could use it")
-        if drafter is None or isinstance(drafter, str):
-            return None
-        check_edge_drafter(drafter)
-        return drafter
 
     def close(self) -> None:
         """End the drafter's thread. Streams that are under way go on without drafts."""

@@ -10,7 +10,6 @@ import asyncio
 from contextlib import suppress
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from foresay.arrays import Int32s
 from foresay.drafter import SeededParams
@@ -29,16 +28,13 @@ from foresay.edge.messages import (
     Resume,
     Sampling,
 )
-from foresay.edge.settings import Chunk
+from foresay.edge.settings import Chunk, ClientOptions
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.text import EdgeText, Taken
 from foresay.edge.wire import check_of_commit, check_of_opened, hash_of_open
 from foresay.errors import GapError, InputError, StreamError
 from foresay.sampling.noise import SPEC
 from foresay.sampling.params import SamplingParams
-
-if TYPE_CHECKING:
-    from foresay.edge.client import EdgeClient
 
 __all__ = ["Stream"]
 
@@ -52,7 +48,7 @@ class Stream:
     stream does not have.
     """
 
-    def __init__(self, client: EdgeClient, prompt: Int32s, params: SamplingParams) -> None:
+    def __init__(self, client: ClientOptions, prompt: Int32s, params: SamplingParams) -> None:
         self.client = client
         self.params = params
         self.statistics = StreamStatistics(prompt_tokens=len(prompt))

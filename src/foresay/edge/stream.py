@@ -13,8 +13,9 @@ from time import perf_counter
 
 from foresay.arrays import Int32s
 from foresay.drafter import SeededParams
-from foresay.edge.ahead import DraftAhead, ToSend
+from foresay.edge.ahead import DraftAhead
 from foresay.edge.connection import Backoff, Connection, Lost, connect
+from foresay.edge.drafting import Proposal
 from foresay.edge.ids import pack, unpack
 from foresay.edge.link import Round
 from foresay.edge.messages import (
@@ -339,11 +340,9 @@ class Stream:
         rtts = self.statistics.rtts[-_RECENT:]
         return 1 + int(median(rtts) / self._per_token) if rtts and self._per_token else 0
 
-    async def _send(self, connection: Connection, found: ToSend) -> bool:
+    async def _send(self, connection: Connection, found: Proposal) -> bool:
         assert self.opened is not None
-        sent = self.text.send(
-            found.draft.draft, found.draft.sources, hard=found.hard, seconds=found.seconds
-        )
+        sent = self.text.send(found.draft, found.sources, hard=found.hard, seconds=found.seconds)
         message = DraftMessage.of(
             sent.draft,
             seq=sent.seq,

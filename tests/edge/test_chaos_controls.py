@@ -49,10 +49,10 @@ def believes_drafts(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Tak
     return _commit(self, upto, given, seq)
 
 
-async def another_seed(self: Stream, connection: Any) -> None:
+async def another_seed(self: Stream, connection: Any) -> Any:
     """A stream is opened with a seed of the client's own."""
     self.statistics.seed = 12345
-    await _opened(self, connection)
+    return await _opened(self, connection)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,10 @@ from websockets.exceptions import ConnectionClosedError
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.draft import Draft
 from foresay.edge import stream as stream_module
-from foresay.edge.ahead import DraftThread, SendingRules
 from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.connection import Connection, Lost
 from foresay.edge.ids import pack
 from foresay.edge.json_frames import Frames
-from foresay.edge.link import LinkRule
 from foresay.edge.messages import (
     VERSION,
     Close,
@@ -36,7 +34,6 @@ from foresay.edge.messages import (
     Sampling,
 )
 from foresay.edge.prefix import Prefix
-from foresay.edge.settings import StreamSettings
 from foresay.edge.stream import Stream
 from foresay.edge.wire import Side, check_of_opened, checked_commit, checked_opened, hash_of_open
 from foresay.errors import InputError, StreamError
@@ -123,8 +120,8 @@ def outcome_of(
 ) -> Counter[str]:
     """What became of each stream with one flipped bit, of every `step`-th bit."""
     sent, found = recorded(json), Counter[str]()
-    settings = StreamSettings(
-        "ws://nowhere", VOCABULARY, SendingRules(LinkRule()), json=json, wait="block"
+    client = EdgeClient(
+        "ws://nowhere", vocabulary=VOCABULARY, drafter=None, wait="block", json=json
     )
 
     async def one(frames: list[Frame]) -> str:
@@ -133,7 +130,7 @@ def outcome_of(
 
         monkeypatch.setattr(stream_module, "connect", connect)
         prompt = np.array(PROMPT, np.int32)
-        stream = Stream(settings, prompt, PARAMS, None, DraftThread())
+        stream = Stream(client, prompt, PARAMS)
         try:
             finish = await stream._one_connection()
         except (Lost, StreamError) as error:

@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ import numpy as np
 from foresay.budget.trials import TrialAccount
 from foresay.draft import Draft
 from foresay.drafter import Drafter, SeededParams, Source
-from foresay.edge.drafting import EdgeDrafts, NextDraft, Proposal
+from foresay.edge.drafting import EdgeDrafts, Proposal
 from foresay.edge.gating import Gate
 from foresay.edge.link import EdgeK, HasWindow
 from foresay.edge.text import EdgeText
@@ -25,7 +25,7 @@ from foresay.edge.text_rules import Decode, read_tokens
 from foresay.errors import ForesayError, StateError
 from foresay.sampling.signals import Signals, nll_of_scores
 
-__all__ = ["CONTEXT", "LATE", "LEAST", "DraftAhead", "DraftThread", "SendingRules", "ToSend"]
+__all__ = ["CONTEXT", "LATE", "LEAST", "DraftAhead", "DraftThread", "SendingRules"]
 
 T = TypeVar("T")
 CONTEXT = 32
@@ -126,16 +126,6 @@ class SendingRules:
     decode: Decode | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToSend:
-    """A draft, which may be empty: there is none; which of its tokens are hard, None: there is no
-    gate; and the seconds that drafting took."""
-
-    draft: NextDraft
-    hard: list[bool] | None = None
-    seconds: float = 0.0
-
-
 class DraftAhead:
     """The drafts of one stream, as long as there is room for them.
 
@@ -183,8 +173,8 @@ class DraftAhead:
         own = () if params is not None and params.ignore_eos else ends
         self._limit, self._ends = limit, frozenset((*own, *stops))
 
-    async def next_draft(self, *, waits: bool, until_heard: int = 0) -> ToSend | None:
-        """What to send now; None: nothing, until `wake`.
+    async def next_draft(self, *, waits: bool, until_heard: int = 0) -> Proposal | None:
+        """What to send now; None: nothing, until `wake`. An empty one says that there is none.
 
         waits        the cloud always waits, and wants to know if there is no draft
         until_heard  tokens that the cloud commits by itself until a draft arrives: one that is not
@@ -203,7 +193,7 @@ class DraftAhead:
             if text.head < text.position:  # known, but not to the cloud, which lost the stream
                 known = text.tokens[text.head - text.start :][:room]
                 draft = Draft.chain(np.array(known, np.int32))
-                return ToSend(NextDraft(draft, (Source.OWN,) * len(known)))
+                return Proposal(text.head, draft, (Source.OWN,) * len(known))
             proposal = await self._proposal(room)
             if proposal is None:
                 return None
@@ -214,7 +204,7 @@ class DraftAhead:
             if found is None and proposal.position < text.position and self.error is None:
                 self._last = None
                 continue  # commits came meanwhile that it did not foresee
-            return self._chosen(found or NextDraft(Draft.empty()), room, waits)
+            return self._chosen(found or Proposal(text.head, Draft.empty()), room, waits)
         return None
 
     # -- how many tokens -------------------------------------------------------------------------
@@ -241,7 +231,7 @@ class DraftAhead:
             room = min(k, left) if self._rules.ahead and left >= max(1, k // 2) else 0
         return min(room, self._limit - self._text.head)
 
-    def _chosen(self, draft: NextDraft, room: int, waits: bool) -> ToSend | None:
+    def _chosen(self, draft: Proposal, room: int, waits: bool) -> Proposal | None:
         """What of a draft is sent now, at most `room` tokens; None: wait for a verdict."""
         text, count, hard = self._text, min(room, len(draft)), None
         first = draft.first(count)
@@ -255,7 +245,7 @@ class DraftAhead:
                 return None
             self._told = text.position
         spent, self._spent = self._spent, 0.0
-        return ToSend(first, hard, spent)
+        return replace(first, hard=hard, seconds=spent)
 
     def _cut(self, gate: Gate, hard: list[bool]) -> int:
         """How many of these tokens the gate lets go now."""
@@ -275,7 +265,7 @@ class DraftAhead:
                 return found.send
         return 0
 
-    def _hard(self, draft: NextDraft) -> list[bool]:
+    def _hard(self, draft: Proposal) -> list[bool]:
         rules, text = self._rules, self._text
         assert rules.gate is not None
         signals, scores = draft.signals, draft.draft.scores
@@ -329,7 +319,7 @@ class DraftAhead:
         self._heard = self._drafts.position, self._drafts.kv_length
         return self._drafts.propose(budget)
 
-    def _beyond(self, proposal: Proposal, until_heard: int) -> NextDraft | None:
+    def _beyond(self, proposal: Proposal, until_heard: int) -> Proposal | None:
         """What the proposal has behind the text and the drafts in flight, up to an end token."""
         text = self._text
         following = text.following(proposal.position)
@@ -338,7 +328,7 @@ class DraftAhead:
         if found is None or tree:
             return found
         if following and following[-1] in self._ends:
-            return NextDraft(Draft.empty())
+            return Proposal(text.head, Draft.empty())
         tokens = found.draft.tokens.tolist()
         end = next((at for at, token in enumerate(tokens) if token in self._ends), len(tokens))
         found = found.first(end + 1)
@@ -346,7 +336,7 @@ class DraftAhead:
             found = found.first(found.likely(LEAST))
         if until_heard and found.likely(LATE) <= max(until_heard - len(text.ahead()), 0):
             self._late = True
-            return NextDraft(Draft.empty())
+            return Proposal(text.head, Draft.empty())
         self._late = False
         return found
 

@@ -10,24 +10,16 @@ The text is that of the target model alone: the same for every drafter, link, lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from foresay.arrays import IntsLike, as_tokens, user_path
-from foresay.drafter import Drafter, SeededParams, Source, as_prompt
-from foresay.edge.ahead import DraftThread, SendingRules
-from foresay.edge.connection import edge_url
-from foresay.edge.drafting import check_edge_drafter, edge_drafter, model_in, write_edge_only
-from foresay.edge.gating import Gate
-from foresay.edge.link import EdgeK, LinkRule
-from foresay.edge.messages import Wait
-from foresay.edge.settings import Chunk, OnRound, StreamSettings, check_kind, clean_key
+from foresay.arrays import IntsLike
+from foresay.drafter import SeededParams, Source, as_prompt
+from foresay.edge.drafting import write_edge_only
+from foresay.edge.settings import Chunk, ClientOptions
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.stream import Stream
-from foresay.edge.text_rules import Decode
 from foresay.errors import InputError, StreamError
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
@@ -47,7 +39,7 @@ class Answer:
     """So many tokens at the end are the edge's own model's, not the target's."""
 
 
-class EdgeClient:
+class EdgeClient(ClientOptions):
     """Streams from one cloud, one drafter for all of them.
 
     url              of the server, http(s):// or ws(s)://; without a path /v1/edge is taken
@@ -79,75 +71,9 @@ class EdgeClient:
     drafter's thread. Raises: InputError when constructed, and for a name as `make_drafter`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        vocabulary: int,
-        api_key: str | None = None,
-        drafter: Drafter[Any] | str | None = "suffix",
-        corpus: str | Path | None = None,
-        model: str = "",
-        tokenizer_hash: bytes = b"",
-        wait: Wait = "",
-        ahead: bool = True,
-        rule: EdgeK | None = None,
-        gate: Gate | None = None,
-        dropout: int = 0,
-        decode: Decode | None = None,
-        tree: bool = False,
-        pad: int = 0,
-        json: bool = False,
-        connect_seconds: float = 10.0,
-        silent_seconds: float | None = 120.0,
-        retry_seconds: float = 30.0,
-        edge_only: bool = False,
-        ends: Sequence[int] = (),
-        on_round: OnRound | None = None,
-    ) -> None:
-        for name, flag in {"ahead": ahead, "tree": tree, "edge_only": edge_only}.items():
-            check_kind(name, flag, bool, "True or False")
-        _check_parts(rule, gate, decode, dropout)
-        self.rule = LinkRule() if rule is None else rule
-        self._settings = StreamSettings(
-            url=edge_url(url),
-            vocabulary=vocabulary,
-            sending=SendingRules(self.rule, ahead, tree, gate, decode),
-            api_key=clean_key(api_key),
-            model=model,
-            tokenizer_hash=tokenizer_hash,
-            wait=wait,
-            pad=pad,
-            json=json,
-            connect_seconds=connect_seconds,
-            silent_seconds=silent_seconds,
-            retry_seconds=retry_seconds,
-            on_round=on_round,
-        )
-        if dropout and (gate is None or not isinstance(drafter, str)):
-            raise InputError(
-                f"dropout is {dropout!r}; expected 0 without a gate and a drafter model:NAME"
-            )
-        if corpus is not None:
-            user_path(corpus, "corpus")
-        if isinstance(drafter, str) and drafter == "none":
-            drafter = None
-        if isinstance(drafter, str):
-            drafter = edge_drafter(
-                drafter, corpus=corpus, tree=tree, signals=gate is not None, dropout=dropout
-            )
-        elif corpus is not None:
-            raise InputError("a corpus is given without a drafter's name that could use it")
-        if drafter is not None:
-            check_edge_drafter(drafter)
-        self.drafter = drafter
-        self._edge_only = model_in(drafter) if edge_only else None
-        self._ends = tuple(as_tokens(ends, "ends").tolist())
-        self._thread = DraftThread()
-
     def close(self) -> None:
         """End the drafter's thread. Streams that are under way go on without drafts."""
-        self._thread.close()
+        self.thread.close()
 
     async def stream(
         self, prompt: IntsLike, params: SamplingParams | None = None, *, seed: int | None = None
@@ -161,7 +87,7 @@ class EdgeClient:
         StreamError if the stream cannot go on. What was given before stays true.
         """
         params = _seeded(SamplingParams() if params is None else params, seed)
-        running = Stream(self._settings, as_prompt(prompt), params, self.drafter, self._thread)
+        running = Stream(self, as_prompt(prompt), params)
         task = asyncio.create_task(running.run())
         try:
             while (piece := await running.pieces.get()) is not None:
@@ -185,12 +111,12 @@ class EdgeClient:
         # A drafter leaves the last token of an answer to the target, which there is none of.
         rest = replace(params, max_tokens=left + 1, min_tokens=max(0, params.min_tokens - have))
         sampling = SeededParams(rest, new_seed() if seed is None else seed)
-        ends = self._ends if running.opened is None else running.opened.ends
+        ends = self.ends if running.opened is None else running.opened.ends
         stops = (*(() if params.ignore_eos else ends), *params.stop_ids)
         so_far = [*text.prompt.tolist(), *text.tokens]
         writing = write_edge_only(self._edge_only, so_far, sampling, tokens=left, ends=stops)
         finish = "length"
-        while (found := await self._thread.call(lambda: next(writing, None))) is not None:
+        while (found := await self.thread.call(lambda: next(writing, None))) is not None:
             new, finish = found
             counted.edge_only += len(new)
             yield Chunk(tuple(new), (Source.DRAFT_MODEL,) * len(new), edge_only=True)
@@ -211,23 +137,6 @@ class EdgeClient:
                 if (told := piece.statistics) is not None:
                     return Answer(tuple(tokens), tuple(sources), piece.finish, told, alone)
         raise StreamError("the stream ended without a finish reason", "bad_answer")
-
-
-def _check_parts(rule: object, gate: object, decode: object, dropout: object) -> None:
-    """Refuse what is not of these parts' kinds. Raises: InputError."""
-    if rule is not None and (isinstance(rule, type) or not isinstance(rule, EdgeK)):
-        raise InputError(
-            f"rule is {rule!r:.100}; expected None, or an object with next_k and observe, such as "
-            "LinkRule()"
-        )
-    if gate is not None:
-        check_kind("gate", gate, Gate, "a Gate or None")
-    if decode is not None and not callable(decode):
-        raise InputError(f"decode is {decode!r:.100}; expected a function or None")
-    if type(dropout) is not int or not (dropout == 0 or 2 <= dropout <= 256):
-        raise InputError(
-            f"dropout is {dropout!r:.100}; expected 0, or a whole number of passes from 2 to 256"
-        )
 
 
 def _seeded(params: SamplingParams, seed: int | None) -> SamplingParams:

@@ -130,11 +130,6 @@ class Connection:
         self.frames = Frames("edge", json)
         self.last_size = 0
         """Bytes on the wire of the last message that came."""
-        self._again: Message | None = None
-
-    def put_back(self, message: Message) -> None:
-        """The next `receive` gives this message again."""
-        self._again = message
 
     async def send(self, message: Message) -> int:
         """Send a message; returns its bytes on the wire. Raises: also InputError."""
@@ -154,9 +149,6 @@ class Connection:
         """The next message; a frame that is none is a lost connection too. Raises: also Lost if
         nothing came for so many seconds, and what `raise_error` raises.
         """
-        if self._again is not None:
-            message, self._again = self._again, None
-            return message
         try:
             frame = await asyncio.wait_for(self._socket.recv(), seconds)
         except ConnectionClosed as closed:

@@ -31,7 +31,6 @@ __all__ = [
     "EDGE_ONLY",
     "LONGEST",
     "EdgeDrafts",
-    "NextDraft",
     "Proposal",
     "check_edge_drafter",
     "check_edge_name",
@@ -48,22 +47,29 @@ _STEP = 8  # tokens that are written at a time without the cloud
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NextDraft:
-    """What can be sent: a draft behind those in flight, and where each node comes from.
+class Proposal:
+    """What a drafter says follows the text up to `position`: a tree. Valid for ever: it is a
+    prediction, which later commits agree with or not.
 
-    above    the chance that what lies before it will be committed
-    signals  how uncertain the drafter was of each node; None: it does not say
+    sources   where each node comes from
+    seconds   that drafting it took
+    signals   how uncertain the drafter was of each node; None: it does not say
+    above     the chance that what lies before it will be committed
+    hard      which of its tokens are hard, by the gate; None: there is none
     """
 
+    position: int
     draft: Draft
     sources: tuple[Source, ...] = ()
-    above: float = 1.0
+    seconds: float = 0.0
     signals: Signals | None = None
+    above: float = 1.0
+    hard: list[bool] | None = None
 
     def __len__(self) -> int:
         return len(self.draft)
 
-    def first(self, count: int) -> NextDraft:
+    def first(self, count: int) -> Proposal:
         """Its first nodes; of a chain its beginning."""
         if count >= len(self):
             return self
@@ -81,19 +87,7 @@ class NextDraft:
         scores = self.draft.scores
         return len(self) if scores is None else int(np.sum(scores * self.above >= least))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Proposal:
-    """What a drafter says follows the text up to `position`: a tree. Valid for ever: it is a
-    prediction, which later commits agree with or not."""
-
-    position: int
-    draft: Draft
-    sources: tuple[Source, ...]
-    seconds: float
-    signals: Signals | None = None
-
-    def beyond(self, following: Sequence[int], *, tree: bool = False) -> NextDraft | None:
+    def beyond(self, following: Sequence[int], *, tree: bool = False) -> Proposal | None:
         """What it has beyond the tokens that follow its position; None if it disagrees with them.
 
         The best chain; with `tree` all nodes below. Scores are chances given these tokens.
@@ -118,11 +112,12 @@ class Proposal:
             scores, above = draft.scores[nodes], 1.0 if root < 0 else float(draft.scores[root])
             if above > 0:
                 scores = np.minimum(scores / above, 1).astype(np.float32)
-        return NextDraft(
+        return Proposal(
+            self.position + len(following),
             Draft(draft.tokens[nodes], np.array(parents, np.int32), scores),
             tuple(self.sources[node] for node in nodes),
-            above,
-            None if self.signals is None else self.signals.at(nodes),
+            signals=None if self.signals is None else self.signals.at(nodes),
+            above=above,
         )
 
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any
 
-from foresay.drafter import Source
-from foresay.edge.ahead import SendingRules
+from foresay.arrays import as_tokens, user_path
+from foresay.drafter import Drafter, Source
+from foresay.edge.ahead import DraftThread, SendingRules
+from foresay.edge.connection import edge_url
+from foresay.edge.drafting import check_edge_drafter, edge_drafter, model_in
+from foresay.edge.gating import Gate
 from foresay.edge.ids import bits_of
-from foresay.edge.link import Round
+from foresay.edge.link import EdgeK, LinkRule, Round
 from foresay.edge.messages import WAITS, Wait
 from foresay.edge.statistics import StreamStatistics
+from foresay.edge.text_rules import Decode
 from foresay.edge.wire import check_pad
 from foresay.errors import InputError
 
-__all__ = ["Chunk", "OnRound", "StreamSettings", "check_kind", "check_seconds", "clean_key"]
+__all__ = ["Chunk", "ClientOptions", "OnRound", "check_kind", "check_seconds", "clean_key"]
 
 OnRound = Callable[[Round], None]
 
@@ -37,44 +45,101 @@ class Chunk:
     edge_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """What all streams of a client share; `EdgeClient` has what they mean.
+@dataclass(repr=False, eq=False)
+class ClientOptions:
+    """What a client is made of, and its streams share; `EdgeClient` has what they mean.
 
-    Raises: InputError when constructed.
+    Raises: InputError when constructed, and for a drafter's name as `make_drafter`.
     """
 
     url: str
+    _: KW_ONLY
     vocabulary: int
-    sending: SendingRules
     api_key: str | None = None
+    drafter: Drafter[Any] | str | None = "suffix"
+    corpus: str | Path | None = None
     model: str = ""
     tokenizer_hash: bytes = b""
     wait: Wait = ""
+    ahead: bool = True
+    rule: EdgeK | None = None
+    gate: Gate | None = None
+    dropout: int = 0
+    decode: Decode | None = None
+    tree: bool = False
     pad: int = 0
     json: bool = False
     connect_seconds: float = 10.0
     silent_seconds: float | None = 120.0
     retry_seconds: float = 30.0
+    edge_only: bool = False
+    ends: Sequence[int] = ()
     on_round: OnRound | None = None
 
     def __post_init__(self) -> None:
+        self._check()
+        self.url = edge_url(self.url)
+        self.api_key = clean_key(self.api_key)
+        self.ends = tuple(as_tokens(self.ends, "ends").tolist())
+        self.rule = rule = LinkRule() if self.rule is None else self.rule
+        self.sending = SendingRules(rule, self.ahead, self.tree, self.gate, self.decode)
+        self.drafter = self.drafting = self._made()
+        self._edge_only = model_in(self.drafting) if self.edge_only else None
+        self.thread = DraftThread()
+
+    def _check(self) -> None:
+        """Refuse what is not of its kind. Raises: InputError."""
         bits_of(self.vocabulary)
         check_pad(self.pad)
+        for name in ("ahead", "tree", "json", "edge_only"):
+            check_kind(name, getattr(self, name), bool, "True or False")
         check_kind("model", self.model, str, "a str")
         check_kind("tokenizer_hash", self.tokenizer_hash, bytes, "bytes")
-        check_kind("json", self.json, bool, "True or False")
+        check_kind("gate", self.gate, (Gate, NoneType), "a Gate or None")
+        if self.rule is not None and (
+            isinstance(self.rule, type) or not isinstance(self.rule, EdgeK)
+        ):
+            raise InputError(
+                f"rule is {self.rule!r:.100}; expected None, or an object with next_k and observe, "
+                "such as LinkRule()"
+            )
+        for name in ("decode", "on_round"):
+            if (value := getattr(self, name)) is not None and not callable(value):
+                raise InputError(f"{name} is {value!r:.100}; expected a function or None")
         if not isinstance(self.wait, str) or self.wait not in ("", *WAITS):
             raise InputError(f"wait is {self.wait!r:.100}; expected {', '.join(WAITS)} or empty")
-        check_seconds("connect_seconds", self.connect_seconds)
-        if self.silent_seconds is not None:
-            check_seconds("silent_seconds", self.silent_seconds)
-        check_seconds("retry_seconds", self.retry_seconds)
-        if self.on_round is not None and not callable(self.on_round):
-            raise InputError(f"on_round is {self.on_round!r:.100}; expected a function or None")
+        for name in ("connect_seconds", "silent_seconds", "retry_seconds"):
+            if (value := getattr(self, name)) is not None or name != "silent_seconds":
+                check_seconds(name, value)
+        passes = self.dropout
+        if type(passes) is not int or not (passes == 0 or 2 <= passes <= 256):
+            raise InputError(
+                f"dropout is {passes!r:.100}; expected 0, or a whole number of passes from 2 to 256"
+            )
+        if passes and (self.gate is None or not isinstance(self.drafter, str)):
+            raise InputError(
+                f"dropout is {passes!r}; expected 0 without a gate and a drafter model:NAME"
+            )
+
+    def _made(self) -> Drafter[Any] | None:
+        """The drafter, also of its name. Raises: InputError, and for a name as `make_drafter`."""
+        drafter, corpus = self.drafter, self.corpus
+        if corpus is not None:
+            user_path(corpus, "corpus")
+        if isinstance(drafter, str) and drafter != "none":
+            signals = self.gate is not None
+            drafter = edge_drafter(
+                drafter, corpus=corpus, tree=self.tree, signals=signals, dropout=self.dropout
+            )
+        elif corpus is not None:
+            raise InputError("a corpus is given without a drafter's name that could use it")
+        if drafter is None or isinstance(drafter, str):
+            return None
+        check_edge_drafter(drafter)
+        return drafter
 
 
-def check_kind(name: str, value: object, kind: type, what: str) -> None:
+def check_kind(name: str, value: object, kind: type | tuple[type, ...], what: str) -> None:
     """Refuse what is not of a kind. Raises: InputError."""
     if not isinstance(value, kind):
         raise InputError(f"{name} is {value!r:.100}; expected {what}")

@@ -10,12 +10,12 @@ import asyncio
 from contextlib import suppress
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 from foresay.arrays import Int32s
-from foresay.drafter import Drafter, SeededParams
-from foresay.edge.ahead import DraftAhead, DraftThread, ToSend
+from foresay.drafter import SeededParams
+from foresay.edge.ahead import DraftAhead
 from foresay.edge.connection import Backoff, Connection, Lost, connect
+from foresay.edge.drafting import Proposal
 from foresay.edge.ids import pack, unpack
 from foresay.edge.link import Round
 from foresay.edge.messages import (
@@ -29,7 +29,7 @@ from foresay.edge.messages import (
     Resume,
     Sampling,
 )
-from foresay.edge.settings import Chunk, StreamSettings
+from foresay.edge.settings import Chunk, ClientOptions
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.text import EdgeText, Taken
 from foresay.edge.wire import check_of_commit, check_of_opened, hash_of_open
@@ -45,22 +45,15 @@ _RECENT = 8  # commits and round trips that count
 class Stream:
     """Runs once; `pieces` gets what is committed, and None at the end.
 
-    drafter: None: nothing is drafted. Raises, from `run`: StreamError when it cannot go on,
-    InputError for parameters that an edge stream does not have.
+    Raises, from `run`: StreamError when it cannot go on, InputError for parameters that an edge
+    stream does not have.
     """
 
-    def __init__(
-        self,
-        settings: StreamSettings,
-        prompt: Int32s,
-        params: SamplingParams,
-        drafter: Drafter[Any] | None,
-        thread: DraftThread,
-    ) -> None:
-        self.settings = settings
+    def __init__(self, client: ClientOptions, prompt: Int32s, params: SamplingParams) -> None:
+        self.client = client
         self.params = params
         self.statistics = StreamStatistics(prompt_tokens=len(prompt))
-        if settings.sending.gate is not None:
+        if client.gate is not None:
             self.statistics.hard_tokens = 0
         self.text = EdgeText(prompt, self.statistics)
         self.pieces: asyncio.Queue[Chunk | None] = asyncio.Queue()
@@ -68,14 +61,14 @@ class Stream:
         """The answer to the last OPEN."""
         self._sampling = Sampling.of(params)
         self._connection: Connection | None = None
-        self._backoff = Backoff(settings.retry_seconds)
-        self._reopening = Backoff(settings.retry_seconds)  # known text is no progress there
+        self._backoff = Backoff(client.retry_seconds)
+        self._reopening = Backoff(client.retry_seconds)  # known text is no progress there
         self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
         self._ahead: DraftAhead | None = None
-        if drafter is not None:
-            self._ahead = DraftAhead(drafter, self.text, settings.sending, thread)
+        if client.drafting is not None:
+            self._ahead = DraftAhead(client.drafting, self.text, client.sending, client.thread)
 
     async def run(self) -> None:
         """Until the answer's end."""
@@ -132,7 +125,7 @@ class Stream:
     async def _wait(self, lost: Lost, backoff: Backoff, code: str) -> None:
         seconds = backoff.next_wait(perf_counter())
         if seconds is None:
-            retried = f"{self.settings.retry_seconds:g} s"
+            retried = f"{self.client.retry_seconds:g} s"
             raise StreamError(
                 f"{lost}; there was no progress for {retried}. {self._so_far()}", code
             ) from None
@@ -148,23 +141,24 @@ class Stream:
         return f"{committed} committed: ask again with seed {seed} for the same text"
 
     async def _one_connection(self) -> str:
-        told = self.settings
+        client = self.client
         connection = await connect(
-            told.url,
+            client.url,
             self.statistics,
-            api_key=told.api_key,
-            seconds=told.connect_seconds,
-            json=told.json,
+            api_key=client.api_key,
+            seconds=client.connect_seconds,
+            json=client.json,
         )
         try:
-            await self._hello(connection)
+            message = await self._hello(connection)
             self._connection = connection
             self._wake()
             while True:
-                message = await connection.receive(told.silent_seconds)
+                message = message or await connection.receive(client.silent_seconds)
                 if finish := self._heard(message, connection.last_size):
                     await self._goodbye(connection)
                     return finish
+                message = None
         except (asyncio.CancelledError, Lost, StreamError) as error:
             if not isinstance(error, Lost) or error.code == "cancelled":  # nobody wants the rest
                 await self._goodbye(connection)
@@ -175,38 +169,37 @@ class Stream:
             self._sent_at.clear()
             await connection.close()
 
-    async def _hello(self, connection: Connection) -> None:
-        """OPEN or RESUME, and its answer."""
-        told, text = self.settings, self.text
+    async def _hello(self, connection: Connection) -> Message | None:
+        """OPEN or RESUME, and its answer, which is returned where it is a commit."""
+        client, text = self.client, self.text
         if self.opened is not None:
             self._prepare(connection, self.opened)
             resume = Resume(
                 self.opened.stream, self.opened.key, text.confirmed, text.hash_at(text.confirmed)
             )
             await connection.send(resume)
-            answer = await connection.receive(told.connect_seconds)
+            answer = await connection.receive(client.connect_seconds)
             if not isinstance(answer, Commit):
                 raise Lost(
                     f"the cloud answered RESUME with {type(answer).__name__}; expected Commit"
                 )
             self.statistics.resumes += 1
-            connection.put_back(answer)  # a commit like any other, maybe with an end
-            return
+            return answer  # a commit like any other, maybe with an end
         seed = self.params.seed if self.statistics.seed is None else self.statistics.seed
         asked = Open(
             VERSION,
-            told.model,
-            told.tokenizer_hash,
-            told.vocabulary,
-            pack(text.prompt, told.vocabulary, "prompt"),
+            client.model,
+            client.tokenizer_hash,
+            client.vocabulary,
+            pack(text.prompt, client.vocabulary, "prompt"),
             self._sampling,
             seed,
             self.params.max_tokens,
-            told.wait,
-            told.pad,
+            client.wait,
+            client.pad,
         )
         await connection.send(asked)
-        answer = await connection.receive(told.silent_seconds)
+        answer = await connection.receive(client.silent_seconds)
         if not isinstance(answer, Opened):
             raise Lost(f"the cloud answered OPEN with {type(answer).__name__}; expected Opened")
         if answer.check != check_of_opened(answer, hash_of_open(asked)):
@@ -226,11 +219,12 @@ class Stream:
             self._ahead.credit, self._ahead.nodes = answer.window, answer.nodes
             coupled = SeededParams(self.params, answer.seed) if answer.noise == SPEC else None
             self._ahead.begin(coupled, text.start + self.params.max_tokens, answer.ends)
+        return None
 
     def _prepare(self, connection: Connection, opened: Opened) -> None:
         frames = connection.frames
         frames.vocabulary, frames.stream = opened.vocabulary, opened.stream
-        frames.pad = self.settings.pad
+        frames.pad = self.client.pad
 
     def _heard(self, message: Message, size: int) -> str:
         """Take a commit; its finish reason. Raises: Lost for what cannot be used."""
@@ -305,9 +299,9 @@ class Stream:
                 hard=None if draft.hard is None else sum(draft.hard),
                 examined=draft.examined,
             )
-            self.settings.sending.k.observe(done)
-            if self.settings.on_round is not None:
-                self.settings.on_round(done)
+            self.client.sending.k.observe(done)
+            if self.client.on_round is not None:
+                self.client.on_round(done)
 
     async def _goodbye(self, connection: Connection) -> None:
         with suppress(Lost):  # otherwise the cloud forgets the stream by itself, later
@@ -346,11 +340,9 @@ class Stream:
         rtts = self.statistics.rtts[-_RECENT:]
         return 1 + int(median(rtts) / self._per_token) if rtts and self._per_token else 0
 
-    async def _send(self, connection: Connection, found: ToSend) -> bool:
+    async def _send(self, connection: Connection, found: Proposal) -> bool:
         assert self.opened is not None
-        sent = self.text.send(
-            found.draft.draft, found.draft.sources, hard=found.hard, seconds=found.seconds
-        )
+        sent = self.text.send(found.draft, found.sources, hard=found.hard, seconds=found.seconds)
         message = DraftMessage.of(
             sent.draft,
             seq=sent.seq,

@@ -15,7 +15,7 @@ from foresay.drafters.decoding.dropout import Dropout
 from foresay.engine.plain import logits_of
 from foresay.errors import InputError
 from foresay.models.target import SequenceInput, Target
-from foresay.sampling.signals import entropy, margin, nll
+from foresay.sampling.signals import signals_of
 
 PROMPT = np.array([5, 9, 33, 12, 70, 5, 9], np.int32)
 GREEDY = SeededParams(SamplingParams(temperature=0), 1)
@@ -59,13 +59,10 @@ def test_signals_are_those_of_the_model(model: Target, sampling: Any, shape: Any
             above = int(draft.parents[above])
         before = np.array([*PROMPT, *text[:-1]], np.int32)
         row = (logits_of(model)(before, len(PROMPT)).double() / temperature).softmax(-1).numpy()
-        for values, wanted in (
-            (found.nll, nll(row, text[-1:])),
-            (found.entropy_bits, entropy(row, unit="bits")),
-            (found.margin, margin(row)),
-        ):
-            assert values is not None
-            assert values[node] == pytest.approx(wanted[0], abs=1e-4)
+        right = signals_of(row, text[-1:])
+        for name in ("nll", "entropy_bits", "margin"):
+            wanted = getattr(right, name)[0]
+            assert getattr(found, name)[node] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_drafts_are_the_same_with_signals(model: Target) -> None:

@@ -22,7 +22,7 @@ from foresay.models.target import Target
 from foresay.models.teacher import Teacher
 from foresay.traces import Trace
 from foresay.train.eagle import _pairs, train
-from foresay.train.texts import padded
+from foresay.train.lesson import padded
 from foresay.train.unroll import unrolled
 from models import zoo
 from tiny import call, one_thread

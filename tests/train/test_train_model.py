@@ -20,10 +20,10 @@ from foresay.models.target import Target
 from foresay.models.teacher import Teacher
 from foresay.traces import read_traces
 from foresay.train.boost import boost
-from foresay.train.checkpoint import load_checkpoint
 from foresay.train.distil import loss_of, measure
+from foresay.train.lesson import padded
+from foresay.train.loop import load_checkpoint
 from foresay.train.model import train
-from foresay.train.texts import padded
 from models import zoo
 from tiny import call, one_thread
 from train.accepting import accepted

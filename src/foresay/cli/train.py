@@ -82,7 +82,7 @@ def train_write(
     from foresay.train.settings import check_settings, check_writing
 
     sizes = {"turns": turns, "most": most, "longest": longest, "batch": batch, "seed": seed}
-    settings = check_settings(sizes)
+    settings = check_settings(**sizes)
     settings |= {"invented": invented, "prompts": prompts or ()}
     settings["temperatures"] = temperature or (0.0, 0.8)
     check_writing(out, invented, settings["prompts"], settings["temperatures"])
@@ -127,18 +127,16 @@ def train_model(
     from foresay.train.settings import check_corpus, check_settings, out_folder
 
     settings = check_settings(
-        {
-            "epochs": epochs,
-            "tokens": tokens,
-            "learning_rate": learning_rate,
-            "hidden": hidden,
-            "layers": layers,
-            "heads": heads,
-            "intermediate": intermediate,
-            "held_out": held_out,
-            "longest": longest,
-            "seed": seed,
-        }
+        epochs=epochs,
+        tokens=tokens,
+        learning_rate=learning_rate,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        intermediate=intermediate,
+        held_out=held_out,
+        longest=longest,
+        seed=seed,
     )
     check_sizes(hidden, heads)
     out_folder(out, "LlamaForCausalLM")
@@ -189,16 +187,14 @@ def train_boost(
     from foresay.train.settings import check_corpus, check_settings
 
     settings = check_settings(
-        {
-            "count": count,
-            "epochs": epochs,
-            "tokens": tokens,
-            "learning_rate": learning_rate,
-            "covered": covered,
-            "held_out": held_out,
-            "longest": longest,
-            "seed": seed,
-        }
+        count=count,
+        epochs=epochs,
+        tokens=tokens,
+        learning_rate=learning_rate,
+        covered=covered,
+        held_out=held_out,
+        longest=longest,
+        seed=seed,
     )
     check(model.expanduser())
     check_corpus(corpus)
@@ -267,7 +263,7 @@ def train_eagle(
     }
     if intermediate is not None:
         settings["intermediate"] = intermediate
-    check_settings(settings)
+    check_settings(**settings)
     out_folder(out, "LlamaForCausalLMEagle3")
     check_corpus(corpus)
 

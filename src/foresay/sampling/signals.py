@@ -1,7 +1,7 @@
 """How uncertain a drafter is of each token it drafted.
 
     nll        -log q(token), in nats: how surprising the token itself is
-    entropy    -sum q log q, in nats or bits, as asked: how open the choice was
+    entropy    -sum q log q, in bits: how open the choice was
     margin     q1 - q2, the difference of the two largest *probabilities*, not of logits or logs;
                small is uncertain
     variance   of probabilities over several passes with dropout (MC dropout)
@@ -10,42 +10,30 @@ q is the drafter's distribution, after temperature and top-p: the one that was s
 not the target's, which the edge never sees. 1 bit is log 2 = .693 nats, so a threshold of 2.5 bits
 is 1.733 nats.
 
-Every function takes the rows of n tokens, q as [n, vocabulary] or one row alone, and returns one
-value per token, float64[n]. Rows are divided by their sum, which may miss 1 by `TOLERANCE`.
-Raises: InputError for rows that are no probabilities (NaN, below 0, another sum),
-and for token ids outside the vocabulary.
+Rows of probabilities are [n, vocabulary], or one row alone, and are divided by their sum, which may
+miss 1 by `TOLERANCE`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay.arrays import FloatsLike, IntsLike, as_tokens
+from foresay.arrays import FloatsLike, IntsLike, as_tokens, joined_or_none
 from foresay.errors import InputError
 
-__all__ = [
-    "Signals",
-    "Unit",
-    "entropy",
-    "margin",
-    "mc_variance",
-    "nll",
-    "nll_of_scores",
-    "signals_of",
-]
+__all__ = ["Signals", "nll_of_scores", "signals_of"]
 
 Doubles: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[Any]  # floats, [n, vocabulary] or [vocabulary]
-Unit: TypeAlias = Literal["nats", "bits"]
 
+_NAMES = ("nll", "entropy_bits", "margin", "variance")
 TOLERANCE = 1e-4
 """How far chances may miss the sum 1: room for rows of float32, none for logits or bfloat16."""
-_NATS = {"nats": 1.0, "bits": float(np.log(2))}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +55,7 @@ class Signals:
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {}
-        for name in ("nll", "entropy_bits", "margin", "variance"):
+        for name in _NAMES:
             values = getattr(self, name)
             if values is None:
                 continue
@@ -90,16 +78,11 @@ class Signals:
     def joined(cls, parts: Sequence[Signals]) -> Signals:
         """Those of several drafts, one after the other. Raises: InputError if some have a signal
         that others lack."""
-        found: list[Doubles | None] = []
-        for values in zip(*(part._all() for part in parts), strict=True):
-            known = [one for one in values if one is not None]
-            if known and len(known) < len(values):
-                raise InputError("some of the signals are not known for all drafts")
-            found.append(np.concatenate(known) if known else None)
-        return cls(*found)
+        columns = zip(*(part._all() for part in parts), strict=True)
+        return cls(*map(joined_or_none, columns, _NAMES))
 
     def _all(self) -> tuple[Doubles | None, ...]:
-        return self.nll, self.entropy_bits, self.margin, self.variance
+        return tuple(getattr(self, name) for name in _NAMES)
 
     def __len__(self) -> int:
         """For how many tokens; 0 if no signal is known."""
@@ -107,20 +90,26 @@ class Signals:
 
 
 def signals_of(probs: Rows, tokens: IntsLike, passes: Rows | None = None) -> Signals:
-    """Every signal that rows give: `variance` only with `passes`, as `mc_variance` takes them."""
-    return Signals(
-        nll(probs, tokens),
-        entropy(probs, unit="bits"),
-        margin(probs),
-        None if passes is None else mc_variance(passes, tokens)[0],
-    )
+    """Every signal that rows give, of n tokens or of one. Of the two largest probabilities a tie
+    has margin 0, and a vocabulary of one token has margin 1.
 
+    passes  [passes, n, vocabulary], or [passes, vocabulary] for one token, with dropout: without
+            them `variance` is not known. The sum of squares is divided by passes - 1, so that a
+            threshold does not depend on their number
 
-def nll(probs: Rows, tokens: IntsLike) -> Doubles:
-    """-log q(token) in nats; inf for a token of probability 0."""
+    Raises: InputError for fewer than 2 passes; for rows that are no probabilities (NaN, below 0,
+    another sum than 1), and for token ids outside the vocabulary.
+    """
     rows = _rows(probs)
-    ids = _ids(tokens, *rows.shape)
-    return _minus_log(rows[np.arange(len(rows)), ids])
+    places = np.arange(len(rows)), _ids(tokens, *rows.shape)
+    logs = np.log(rows, out=np.zeros_like(rows), where=rows > 0)  # 0 log 0 = 0
+    top = np.partition(np.pad(rows, ((0, 0), (1, 0))), -2, axis=1)[:, -2:]
+    return Signals(
+        _minus_log(rows[places]),
+        np.maximum(-(rows * logs).sum(axis=1), 0.0) / np.log(2),
+        top[:, 1] - top[:, 0],
+        None if passes is None else _spread(passes, rows.shape)[places],
+    )
 
 
 def nll_of_scores(scores: FloatsLike) -> Doubles:
@@ -147,48 +136,19 @@ def nll_of_scores(scores: FloatsLike) -> Doubles:
     return _minus_log(chances)
 
 
-def entropy(probs: Rows, *, unit: Unit) -> Doubles:
-    """-sum q log q with 0 log 0 = 0; `unit` is "nats" or "bits"."""
-    if unit not in _NATS:
-        raise InputError(f"unit is {unit!r}; expected 'nats' or 'bits'")
-    rows = _rows(probs)
-    logs = np.log(rows, out=np.zeros_like(rows), where=rows > 0)
-    total: Doubles = np.maximum(-(rows * logs).sum(axis=1), 0.0) / _NATS[unit]
-    return total
-
-
-def margin(probs: Rows) -> Doubles:
-    """q1 - q2 of the two largest probabilities: 0 for a tie, 1 for a vocabulary of one token."""
-    rows = _rows(probs)
-    if rows.shape[1] == 1:
-        return np.ones(len(rows))
-    top = np.partition(rows, -2, axis=1)
-    difference: Doubles = top[:, -1] - top[:, -2]
-    return difference
-
-
-def mc_variance(passes: Rows, tokens: IntsLike) -> tuple[Doubles, Doubles]:
-    """The variance over passes with dropout: of each token's probability, and its mean over the
-    vocabulary, both float64[n].
-
-    `passes` is [passes, n, vocabulary], or [passes, vocabulary] for one token. The sum of squares
-    is divided by passes - 1, so that a threshold does not depend on their number.
-
-    Raises: InputError for fewer than 2 passes.
-    """
+def _spread(passes: Rows, shape: tuple[int, ...]) -> Doubles:
+    """The variance over passes of each probability, [n, vocabulary]."""
     given = np.asarray(passes)
     if given.ndim == 2:
         given = given[:, np.newaxis]
-    if given.ndim != 3 or len(given) < 2:
+    if given.ndim != 3 or len(given) < 2 or given.shape[1:] != shape:
         raise InputError(
             f"passes have shape {list(given.shape)}; expected [passes, tokens, vocabulary] with 2 "
-            "or more passes"
+            f"or more passes of {list(shape)}"
         )
-    count, n, vocabulary = given.shape
-    rows = _rows(given.reshape(count * n, vocabulary)).reshape(given.shape)
-    ids = _ids(tokens, n, vocabulary)
-    spread = rows.var(axis=0, ddof=1)  # [n, vocabulary]
-    return spread[np.arange(n), ids], spread.mean(axis=1)
+    rows = _rows(given.reshape(-1, shape[1])).reshape(given.shape)
+    spread: Doubles = rows.var(axis=0, ddof=1)
+    return spread
 
 
 def _rows(probs: Rows) -> Doubles:

@@ -6,9 +6,7 @@ unroll      its steps on its own features, as in drafting
 model       a small model for ModelDrafter
 distil      how it learns the target's distribution
 boost       copies of it that learn what the ones before them miss
-lesson      a target and its answers
+lesson      a target and its answers, in batches
 settings    what is asked for, checked without torch
-texts       answers in batches
-loop        updates of weights
-checkpoint  what a training that was ended goes on from
+loop        updates of weights; what a training that was ended goes on from
 """

@@ -26,10 +26,9 @@ from foresay.models.weights.folder import check
 from foresay.models.weights.hashes import sha256_of
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
-from foresay.train.lesson import Lesson, open_lesson
+from foresay.train.lesson import Lesson, batches_of, mark_of, open_lesson, padded
 from foresay.train.loop import update_all
 from foresay.train.settings import CorpusFiles, check_settings
-from foresay.train.texts import batches_of, mark_of, padded
 
 __all__ = ["Boosted", "boost"]
 
@@ -92,16 +91,14 @@ def boost(
     """
     began = perf_counter()
     settings = check_settings(
-        {
-            "count": count,
-            "epochs": epochs,
-            "tokens": tokens,
-            "longest": longest,
-            "learning_rate": learning_rate,
-            "covered": covered,
-            "held_out": held_out,
-            "seed": seed,
-        }
+        count=count,
+        epochs=epochs,
+        tokens=tokens,
+        longest=longest,
+        learning_rate=learning_rate,
+        covered=covered,
+        held_out=held_out,
+        seed=seed,
     )
     settings |= {"target": str(target), "model": str(model)}
     first, folder = user_path(model, "model"), user_path(out, "out")
@@ -114,15 +111,28 @@ def boost(
         for batch in batches_of(lesson.measured, tokens, np.random.default_rng(0))
     ]
 
+    def read(folder: Path = first) -> SmallModel:
+        return read_small(folder, lesson.facts.vocabulary, device)
+
     def tuned(folder: Path, covered: float) -> tuple[list[SmallModel], list[str]]:
-        models = [read_small(first, lesson.facts.vocabulary, device)]
-        hashes: list[str] = []
+        """The first model and the tuned ones, and the hashes of these."""
+        models, hashes = [read()], list[str]()
         for number in range(1, count + 1):
-            copy = read_small(first, lesson.facts.vocabulary, device)
-            its = settings | {"covered": covered, "number": number}
             own = folder / str(number)
-            hashes.append(_tune(copy, models, hashes, lesson, its, own, device, progress))
-            models.append(copy)
+            # Other copies see the texts in another order.
+            its = settings | {"covered": covered, "number": number, "seed": seed + number}
+            noted = its | {"corpus": mark_of(lesson.learned), "earlier": [*hashes]}
+            sha256 = _complete(own, noted)
+            if sha256 is None:
+                # All alike: the earlier ones need not be asked.
+                earlier = models if covered < 1 else ()
+                sha256 = _tune(read(), earlier, lesson, its, own, device, progress)
+                with whole_file(own / "boost.json") as part:
+                    part.write_text(json.dumps(noted | {"sha256": sha256}, indent=1) + "\n")
+                (own / "training.safetensors").unlink(missing_ok=True)
+            # What is measured and learned from is what was written, in bfloat16.
+            models.append(read(own))
+            hashes.append(sha256)
         return models, hashes
 
     models, hashes = tuned(folder, covered)
@@ -144,7 +154,6 @@ def boost(
 def _tune(
     copy: SmallModel,
     earlier: Sequence[SmallModel],
-    hashes: Sequence[str],
     lesson: Lesson,
     settings: dict[str, Any],
     folder: Path,
@@ -152,28 +161,15 @@ def _tune(
     progress: Progress,
 ) -> str:
     """Tune one copy and write it; the sha256 of its weights."""
-    covered = settings["covered"]
 
     def loss(batch: Sequence[Trace]) -> Tensor:
-        # All alike: the earlier ones need not be asked.
-        others = earlier if covered < 1 else ()
-        return loss_of(copy, lesson.teacher, padded(batch, device), others, covered)
+        texts = padded(batch, device)
+        return loss_of(copy, lesson.teacher, texts, earlier, settings["covered"])
 
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished, note = folder / "training.safetensors", folder / "boost.json"
-    # Other copies see the texts in another order.
-    settings = settings | {"seed": settings["seed"] + settings["number"]}
-    noted = settings | {"corpus": mark_of(lesson.learned), "earlier": [*hashes]}
-    sha256 = _complete(folder, noted)
-    if sha256 is None:
-        update_all(copy, lesson.learned, loss, settings, unfinished, progress)
-        sha256, _ = save_model(copy, folder, lesson.target, lesson.facts)
-        with whole_file(note) as part:
-            part.write_text(json.dumps(noted | {"sha256": sha256}, indent=1) + "\n")
-        unfinished.unlink(missing_ok=True)
-    # What is measured and learned from is what was written, in bfloat16.
-    copy.load_state_dict(read_small(folder, lesson.facts.vocabulary, device).state_dict())
-    return sha256
+    unfinished = folder / "training.safetensors"
+    update_all(copy, lesson.learned, loss, settings, unfinished, progress)
+    return save_model(copy, folder, lesson.target, lesson.facts)[0]
 
 
 def _complete(folder: Path, noted: dict[str, Any]) -> str | None:

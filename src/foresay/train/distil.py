@@ -19,7 +19,7 @@ from foresay.models.small import SmallModel
 from foresay.models.tables import ModelFacts
 from foresay.models.teacher import Teacher
 from foresay.models.weights.hashes import sha256_of
-from foresay.train.texts import Padded
+from foresay.train.lesson import Padded
 
 __all__ = ["Measured", "loss_of", "measure", "save_model"]
 

@@ -26,10 +26,9 @@ from foresay.errors import InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.teacher import Teacher
 from foresay.traces import Trace
-from foresay.train.lesson import open_lesson
+from foresay.train.lesson import Padded, batches_of, frequent, open_lesson, padded
 from foresay.train.loop import last_loss, update_all
 from foresay.train.settings import CorpusFiles, check_settings, out_folder
-from foresay.train.texts import Padded, batches_of, frequent, padded
 from foresay.train.unroll import unrolled
 
 __all__ = ["Trained", "train"]
@@ -108,20 +107,18 @@ def train(
     """
     began = perf_counter()
     settings = check_settings(
-        {
-            "epochs": epochs,
-            "tokens": tokens,
-            "steps": steps,
-            "drafted": drafted,
-            "longest": longest,
-            "learning_rate": learning_rate,
-            "decay": decay,
-            "held_out": held_out,
-            "seed": seed,
-        }
+        epochs=epochs,
+        tokens=tokens,
+        steps=steps,
+        drafted=drafted,
+        longest=longest,
+        learning_rate=learning_rate,
+        decay=decay,
+        held_out=held_out,
+        seed=seed,
     )
     if intermediate is not None:
-        check_settings({"intermediate": intermediate})
+        check_settings(intermediate=intermediate)
     settings |= {"intermediate": intermediate, "layers": [*layers], "target": str(target)}
     folder = out_folder(out, "LlamaForCausalLMEagle3")
     lesson = open_lesson(target, corpus, settings, device=device, progress=progress)

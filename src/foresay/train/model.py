@@ -16,10 +16,9 @@ from foresay.models.progress import Progress, silent
 from foresay.models.small import ModelShape, new_model
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
-from foresay.train.lesson import open_lesson
+from foresay.train.lesson import batches_of, open_lesson, padded
 from foresay.train.loop import last_loss, update_all
 from foresay.train.settings import CorpusFiles, check_settings, out_folder
-from foresay.train.texts import batches_of, padded
 
 __all__ = ["TrainedModel", "train"]
 
@@ -92,15 +91,13 @@ def train(
     began = perf_counter()
     sizes = {"hidden": hidden, "layers": layers, "heads": heads, "intermediate": intermediate}
     settings = check_settings(
-        {
-            "epochs": epochs,
-            "tokens": tokens,
-            "longest": longest,
-            **sizes,
-            "learning_rate": learning_rate,
-            "held_out": held_out,
-            "seed": seed,
-        }
+        epochs=epochs,
+        tokens=tokens,
+        longest=longest,
+        learning_rate=learning_rate,
+        held_out=held_out,
+        seed=seed,
+        **sizes,
     )
     settings["target"] = str(target)
     check_sizes(hidden, heads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,13 +12,7 @@ from foresay.errors import InputError, TraceError
 from foresay.models.weights.folder import config_of
 from foresay.traces import read_records
 
-__all__ = [
-    "CorpusFiles",
-    "check_corpus",
-    "check_settings",
-    "check_writing",
-    "out_folder",
-]
+__all__ = ["CorpusFiles", "check_corpus", "check_settings", "check_writing", "out_folder"]
 
 CorpusFiles: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One trace file of a target's answers, or several."""
@@ -34,32 +28,24 @@ _MOST = {
 _FIELDS = ("prompt", "question", "turns")
 
 
-def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, if they are whole numbers from 1 on, shares above 0, and a seed.
+def check_settings(**settings: Any) -> dict[str, Any]:
+    """The settings, if they are whole numbers from 1 on, shares above 0, and a seed.
 
     Raises: InputError.
     """
     for name, value in settings.items():
         if name == "seed":
-            _check_seed(value)
-        elif name in _SHARES:
-            _check_share(name, value)
-        else:
+            if type(value) is not int or not 0 <= value < 1 << 63:
+                raise InputError(
+                    f"seed is {value!r}; expected a whole number from 0 on, below 2^63"
+                )
+        elif name not in _SHARES:
             check_positive(value, name)
-    for name, most in _MOST.items():
-        if settings.get(name, 0) > most:
-            raise InputError(f"{name} is {settings[name]}; expected at most {most}")
-    return dict(settings)
-
-
-def _check_share(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise InputError(f"{name} is {value!r}; expected a number above 0, at most 1")
-
-
-def _check_seed(seed: object) -> None:
-    if type(seed) is not int or not 0 <= seed < 1 << 63:
-        raise InputError(f"seed is {seed!r}; expected a whole number from 0 on, below 2^63")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+            raise InputError(f"{name} is {value!r}; expected a number above 0, at most 1")
+        if name in _MOST and value > _MOST[name]:
+            raise InputError(f"{name} is {value}; expected at most {_MOST[name]}")
+    return settings
 
 
 def check_corpus(corpus: CorpusFiles) -> list[Path]:

@@ -86,7 +86,7 @@ def write(
     Raises: InputError, ModelError, TraceError, OSError.
     """
     began = perf_counter()
-    check_settings({"turns": turns, "most": most, "longest": longest, "batch": batch, "seed": seed})
+    check_settings(turns=turns, most=most, longest=longest, batch=batch, seed=seed)
     check_device(device)
     path, given = check_writing(out, invented, prompts, temperatures)
     folder = weights.find(target, convert=True, progress=progress)

@@ -121,13 +121,15 @@ class Ngram:
         return clock() - begun
 
 
-def turns_of(cores: Mapping[str, Any], turns: int, steps: int) -> dict[str, dict[str, Times]]:
+def turns_of(
+    cores: Mapping[str, Any], turns: int, steps: int, warm_up: int = 2
+) -> dict[str, dict[str, Times]]:
     """Milliseconds per step of each core by each clock, turn by turn."""
     times: dict[str, list[Times]] = {name: [] for name in cores}
-    for turn in range(turns + 2):  # the first two warm up
+    for turn in range(turns + warm_up):
         for name, core in cores.items():
             median = np.median([core.step() for _ in range(steps)], axis=0) * 1e3
-            if turn >= 2:
+            if turn >= warm_up:
                 times[name].append(median)
     return {name: dict(zip(CLOCKS, np.array(ms).T, strict=True)) for name, ms in times.items()}
 

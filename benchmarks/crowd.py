@@ -31,7 +31,6 @@ PATIENCE = 300.0  # seconds for one answer
 QUESTIONS = 5000  # different ones, of the crowd
 END = b"\r\n0\r\n\r\n"  # of a body that comes in chunks
 SAMPLE = 1.0  # seconds between two looks at the server's memory
-LEAST_SECONDS = 300  # of load, before which memory still fills and its slope says nothing
 
 
 def question(number: int, tokens: int) -> dict[str, Any]:
@@ -49,6 +48,11 @@ def memory_mb(pid: int) -> tuple[float, float]:
     """MB of a process in memory, and MB of them that are not mapped from files."""
     every, own = resident(pid)
     return every / 1e6, own / 1e6
+
+
+def long_enough(found: dict[str, Any]) -> bool:
+    """Whether a load lasted until its memory was full: before that its slope says nothing."""
+    return bool(found["seconds"] >= 300)
 
 
 def memory_slopes(samples: list[tuple[float, float, float]], warm_up: float) -> dict[str, Any]:

@@ -204,14 +204,14 @@ def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The bars. Where nothing was answered, resumed or accepted, nothing was tried."""
     left, rests = found["left_over"], found["memory"]["at_rest_mb"]
     growth = (rests[-1] - rests[0]) / (found["seconds"] / 60 * (len(rests) - 1) / len(rests))
-    long, name = found["seconds"] >= crowd.LEAST_SECONDS, "growth of memory at rest, MB/min"
+    name = "growth of memory at rest, MB/min"
     return [
         *(bar(f"{name}, least", found[name], 1) for name in ("answers", "resumes", "accepted")),
         bar("errors", found["errors"], 0, at_most=True),
         bar("texts that differ", found["different"], 0, at_most=True),
         bar("streams left", left["edge_streams"], 0, at_most=True),
         bar("requests left", left["running"] + left["waiting"], 0, at_most=True),
-        bar(name, growth, 1.0, below=True, known=long),
+        bar(name, growth, 1.0, below=True, known=crowd.long_enough(found)),
     ]
 
 

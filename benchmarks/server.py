@@ -26,21 +26,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
-from urllib.request import urlopen
 
 import crowd
 import harness
 import workers
-from foresay.bench.cloud import Child, child
+from foresay.bench.cloud import Cloud, cloud
 from foresay.models import weights
+from harness import bar
 
 BARS = {"overhead": 0.10, "slope": 1.0, "jain": 0.95}
+CLOCKS = {"times": "seconds", "cpu_times": "cpu_seconds"}
 HISTORY_MB = 8  # of the crowd's answers: full within the warm-up
 
 
@@ -73,32 +74,25 @@ class Engine:
         }
 
 
-def cpu(server: Child) -> float:
+def cpu(server: Cloud) -> float:
     """Seconds of processor that a process has used."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def server(settings: dict[str, Any], *more: str) -> Any:
-    """`foresay serve`, to be used in a `with`."""
-    options = [
-        text
-        for name, value in settings.items()
-        if name != "model"
-        for text in (f"--{name.replace('_', '-')}", str(value))
-    ]
-    command = ["-m", "foresay", "serve", settings["model"], "--port", "0", "--json"]
-    return child(*command, *options, *more)
+def server(settings: dict[str, Any], history_mb: int = 256) -> Any:
+    """`foresay serve` without keys, to be used in a `with`."""
+    named = {name: settings[name] for name in ("dtype", "drafter", "policy")}
+    options = [text for name, value in named.items() for text in (f"--{name}", value)]
+    options += ["--tenant-mb", str(history_mb)]
+    return cloud(settings["model"], (), *options, memory_mb=settings["memory_mb"], keys={})
 
 
-def counted(url: str) -> tuple[int, int]:
+def counted(server: Cloud) -> dict[str, int]:
     """Steps that a server has made, and tokens that it has drafted and verified."""
-    with urlopen(url + "/metrics", timeout=60) as response:
-        text = response.read().decode()
-    names = "foresay_steps", "vllm:spec_decode_num_draft_tokens"
-    found = [re.search(rf"^{name}_total{{.*}} (\S+)$", text, re.M) for name in names]
-    steps, drafted = (int(float(match.group(1))) if match else 0 for match in found)
-    return steps, drafted
+    found = server.metrics()
+    names = {"steps": "foresay_steps", "drafted": "vllm:spec_decode_num_draft_tokens"}
+    return {short: int(found.get(f"{name}_total", 0)) for short, name in names.items()}
 
 
 def worker() -> workers.Worker:
@@ -112,19 +106,17 @@ def overhead(settings: dict[str, Any], at_once: int, rounds: int, tokens: int) -
         other.ask("load", **settings)
 
         def through_the_server(questions: list[dict[str, Any]]) -> dict[str, Any]:
-            url, ran = one.ready["url"], cpu(one)
-            before = counted(url)
-            seconds, answers = asyncio.run(crowd.ask_together(url, questions))
+            ran, before = cpu(one), counted(one)
+            seconds, answers = asyncio.run(crowd.ask_together(one.url, questions))
             if errors := [answer.error for answer in answers if answer.error is not None]:
                 sys.exit(f"a client got no answer: {errors[0]}")
-            steps, drafted = (b - a for a, b in zip(before, counted(url), strict=True))
+            after = counted(one)
             return {
                 "seconds": seconds,
                 "cpu_seconds": cpu(one) - ran,
                 "tokens": sum(answer.tokens for answer in answers),
                 "texts": [answer.text for answer in answers],
-                "steps": steps,
-                "drafted": drafted,
+                **{name: after[name] - before[name] for name in after},
             }
 
         for turn in range(rounds + 1):  # the first one warms up
@@ -142,36 +134,28 @@ def overhead(settings: dict[str, Any], at_once: int, rounds: int, tokens: int) -
             mine, alone = found["server"], found["engine"]
             if mine["tokens"] != alone["tokens"]:
                 sys.exit(f"the server wrote {mine['tokens']} tokens, the engine {alone['tokens']}")
-            if turn:
-                found["times"] = round(mine["seconds"] / alone["seconds"], 4)
-                found["cpu_times"] = round(mine["cpu_seconds"] / alone["cpu_seconds"], 4)
-                turns.append(found)
+            for name in CLOCKS:
+                found[name] = round(mine[CLOCKS[name]] / alone[CLOCKS[name]], 4)
+            turns.append(found)
+    measured = turns[1:]
     return {
         "at_once": at_once,
         "tokens": tokens,
-        "times": round(statistics.median(turn["times"] for turn in turns), 4),
-        "cpu_times": round(statistics.median(turn["cpu_times"] for turn in turns), 4),
+        **{name: round(median(turn[name] for turn in measured), 4) for name in CLOCKS},
         "different_texts": different,
-        "rounds": turns,
+        "rounds": measured,
     }
 
 
 def load(settings: dict[str, Any], clients: int, seconds: float) -> dict[str, Any]:
     """Many clients for so long, while the server's memory is looked at."""
-    from concurrent.futures import ThreadPoolExecutor
-
     warm_up = seconds / 5
-    with server(settings, "--tenant-mb", str(HISTORY_MB)) as one, worker() as other:
+    with server(settings, HISTORY_MB) as one, worker() as other:
         start, ran = time.monotonic(), cpu(one)
         samples: list[tuple[float, float, float]] = []
-        asked = {
-            "url": one.ready["url"],
-            "clients": clients,
-            "seconds": seconds,
-            "warm_up": warm_up,
-        }
+        asked = {"clients": clients, "seconds": seconds, "warm_up": warm_up}
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(other.ask, "crowd", **asked)
+            running = pool.submit(other.ask, "crowd", url=one.url, **asked)
             while not running.done():
                 now = time.monotonic() - start
                 if now <= seconds:  # answers that end later are not counted
@@ -191,26 +175,18 @@ def load(settings: dict[str, Any], clients: int, seconds: float) -> dict[str, An
 
 def judged(parts: dict[str, Any]) -> list[dict[str, Any]]:
     """What must be reached."""
+    adds = "what the server adds to the time"
     lines = [
-        harness.bar(
-            f"what the server adds to the time, {policy}",
-            found["times"] - 1,
-            BARS["overhead"],
-            below=True,
-        )
+        bar(f"{adds}, {policy}", found["times"] - 1, BARS["overhead"], below=True)
         for policy, found in parts.get("overhead", {}).items()
     ]
     if "load" in parts:
-        found = parts["load"]
-        slope, long = (
-            found["memory"]["slope_mb_per_minute"],
-            found["seconds"] >= crowd.LEAST_SECONDS,
-        )
-        name = "slope of memory, MB/min"
+        found, clients = parts["load"], parts["load"]["clients"]
+        slope, long = found["memory"]["slope_mb_per_minute"], crowd.long_enough(found)
         lines += [
-            harness.bar("errors", found["clients"]["errors"], 0, at_most=True),
-            harness.bar(name, slope, BARS["slope"], below=True, known=long),
-            harness.bar("Jain's index of answers, least", found["clients"]["jain"], BARS["jain"]),
+            bar("errors", clients["errors"], 0, at_most=True),
+            bar("slope of memory, MB/min", slope, BARS["slope"], below=True, known=long),
+            bar("Jain's index of answers, least", clients["jain"], BARS["jain"]),
         ]
     return lines
 
@@ -229,9 +205,8 @@ def show(figures: dict[str, Any]) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         engine = Engine()
-        return workers.serve(
-            {"load": engine.load, "answer": engine.answer, "crowd": crowd.crowd_of}
-        )
+        tasks = {"load": engine.load, "answer": engine.answer, "crowd": crowd.crowd_of}
+        return workers.serve(tasks)
     parser = harness.parser(__doc__, parts=("overhead", "load"), quick=True)
     parser.add_argument("--model", default=weights.DEFAULT_MODEL)
     parser.add_argument("--minutes", type=float, help="of load; 10 by default")

@@ -21,33 +21,17 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import harness
+from core import OURS, Times, Tokens, clock, real_text, slices, turns_of
 from foresay.counts import tokens_per_step
 from foresay.integrations.vllm import SuffixProposer
-from foresay.traces import read_traces
-
-Tokens = NDArray[np.int32]
-OURS = "foresay"
-clock = time.perf_counter
-
-
-def texts_of(traces: Sequence[str], rows: int, length: int) -> Tokens:
-    """[rows, length]: stretches of all records, shuffled; they overlap if there are too few."""
-    records = [np.concatenate([r.prompt, r.output]) for path in traces for r in read_traces(path)]
-    random.Random(0).shuffle(records)
-    text = np.concatenate(records)
-    starts = np.arange(rows, dtype=np.int64) * len(text) // rows
-    return np.stack([np.take(text, range(s, s + length), mode="wrap") for s in starts])
 
 
 def config(rows: int, length: int, nodes: int, least_match: int = 5) -> Any:
@@ -145,40 +129,36 @@ def finish_some(step: Step, texts: Tokens, prompt: int = 64) -> None:
     step(answers, np.full(rows, length, np.int32), texts)
 
 
-def take_turns(
-    proposers: dict[str, Step], schedule: Schedule, turns: int, steps: int
-) -> dict[str, Any]:
+class Timed:
+    """A proposer that goes through the schedule, timed as `core.turns_of` does."""
+
+    def __init__(self, step: Step, schedule: Schedule) -> None:
+        self._given = zip(schedule.sampled, schedule.lengths[1:], strict=True)
+        self._propose, self._texts = step, schedule.texts
+
+    def step(self) -> Times:
+        sampled, lengths = next(self._given)
+        begun = clock()
+        self._propose(sampled, lengths, self._texts)
+        return clock() - begun
+
+
+def summary(times: Mapping[str, Mapping[str, Times]]) -> dict[str, Any]:
     """Microseconds per step of each proposer, and how many times ours each takes."""
-    walls: dict[str, list[float]] = {name: [] for name in proposers}
-    cpus: dict[str, list[float]] = {name: [] for name in proposers}
-    for turn in range(turns + 1):  # the first one warms up, and reads the prompts
-        for name, step in proposers.items():
-            took = []
-            for at in range(turn * steps, (turn + 1) * steps):
-                given = schedule.sampled[at], schedule.lengths[at + 1], schedule.texts
-                ran, begun = time.process_time(), clock()
-                step(*given)
-                ended = clock()
-                took.append((ended - begun, time.process_time() - ran))
-            if turn:
-                wall, cpu = np.median(took, axis=0) * 1e6
-                walls[name].append(float(wall))
-                cpus[name].append(float(cpu))
-
-    def ratios(times: dict[str, list[float]], name: str) -> NDArray[np.float64]:
-        return np.array(times[name]) / np.array(times[OURS])
-
-    return {
-        name: {
-            "us": round(float(np.median(walls[name])), 1),
-            "least_us": round(min(walls[name]), 1),
-            "cpu_us": round(float(np.median(cpus[name])), 1),
-            "times_ours": round(float(np.median(ratios(walls, name))), 2),
-            "lowest": round(float(ratios(walls, name).min()), 2),
-            "times_ours_cpu": round(float(np.median(ratios(cpus, name))), 2),
+    found = {}
+    ours = times[OURS]
+    for name, measured in times.items():
+        ratios = {clock: ms / ours[clock] for clock, ms in measured.items()}
+        wall, cpu = (1e3 * ms for ms in measured.values())
+        found[name] = {
+            "us": round(float(np.median(wall)), 1),
+            "least_us": round(float(wall.min()), 1),
+            "cpu_us": round(float(np.median(cpu)), 1),
+            "times_ours": round(float(np.median(ratios["wall"])), 2),
+            "lowest": round(float(ratios["wall"].min()), 2),
+            "times_ours_cpu": round(float(np.median(ratios["processor"])), 2),
         }
-        for name in proposers
-    }
+    return found
 
 
 def check(step: Any, mean: float) -> None:
@@ -215,9 +195,10 @@ def main() -> None:
         "threads": options.threads or "default",
         "bar_us": 60 + 2 * rows,
     }
+    text = real_text(options.traces)
     for known in options.contexts:
         length = known + (steps + 2) * (options.nodes + 1)
-        both = texts_of(options.traces, 2 * rows, length)
+        both = slices(text, 2 * rows, length)
         texts, earlier = both[::2].copy(), both[1::2, :512].copy()
         given = config(rows, length, options.nodes)
         schedule = schedule_of(texts, given, known, steps)
@@ -229,7 +210,9 @@ def main() -> None:
         if not options.no_history:
             for step in proposers.values():
                 finish_some(step, earlier)
-        found = take_turns(proposers, schedule, options.turns, options.steps)
+        timed = {name: Timed(step, schedule) for name, step in proposers.items()}
+        # The first turn warms up, and reads the prompts.
+        found = summary(turns_of(timed, options.turns, options.steps, warm_up=1))
         tokens = sum(len(new) for sampled in schedule.sampled for new in sampled)
         mean = tokens_per_step(tokens, steps * rows)
         figures[f"{rows} x {known}"] = found | {"tokens_per_step": round(mean, 3)}

@@ -10,7 +10,7 @@ import ctypes
 import gc
 import json
 import os
-import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,8 +55,8 @@ class WorkerError(Exception):
 
 class Worker:
     """A process that keeps a model and works when it is asked to: requests {"ask": name, …} and
-    answers {"answer": …} or {"error": sentence} are lines of JSON. The answers have a pipe of their
-    own, since libraries print what they like; its number is the process' last argument (`serve`).
+    answers {"answer": …} or {"error": sentence} are lines of JSON. They have a socket of their own,
+    since libraries print what they like; its number is the process' last argument (`serve`).
 
     `name` is the engine's, for errors; `seconds` the longest wait for one answer. Every wait ends:
     with the answer, with the process, or with the time.
@@ -72,20 +72,17 @@ class Worker:
     ) -> None:
         self.name, self._limit = name, seconds
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
-        answers, theirs = os.pipe()
-        try:
+        self._socket, theirs = socket.socketpair()
+        self._answers = self._socket.makefile("rb")
+        with theirs:
             self._process = subprocess.Popen(
-                [*command, str(theirs)],
-                stdin=subprocess.PIPE,
-                bufsize=0,
+                [*command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                pass_fds=(theirs,),
+                pass_fds=(theirs.fileno(),),
                 env={**os.environ, **(environment or {})},
             )
-        finally:
-            os.close(theirs)
-        self._answers, self._rest = answers, b""
 
     def ask(self, what: str, **values: Any) -> Any:
         """The worker's answer.
@@ -93,41 +90,45 @@ class Worker:
         Raises: WorkerError if it fails, ends, says something else than an answer, or takes longer
         than the limit; the worker has ended then.
         """
-        if self._answers < 0:
+        if self._process.returncode is not None:
             raise WorkerError(f"{self.name} was asked for '{what}', but its process has ended")
         time.sleep(PAUSE)
         try:
-            until = time.monotonic() + self._limit
-            with contextlib.suppress(BrokenPipeError):  # what is read says why it ended
-                self._write(json.dumps({"ask": what, **values}).encode() + b"\n", what, until)
-            line = self._read(what, until)
+            line = self._exchange(json.dumps({"ask": what, **values}).encode() + b"\n")
+            if not line.endswith(b"\n"):
+                status: object = "unknown"
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the socket may end before it
+                    status = self._process.wait(5)
+                raise WorkerError(
+                    f"{self.name} ended with status {status} before it answered '{what}'; "
+                    f"its last words: {self._last_words()}"
+                )
             try:
                 found = json.loads(line)
             except ValueError:
                 found = None
             if not isinstance(found, dict) or not found.keys() & {"answer", "error"}:
                 raise WorkerError(
-                    f"{self.name} answered '{what}' with {line[:80]!r}; expected an answer in JSON"
+                    f"{self.name} answered '{what}' with {line[:-1][:80]!r}; "
+                    "expected an answer in JSON"
                 )
             if "error" in found:
                 raise WorkerError(f"{self.name} could not do '{what}': {found['error']}")
             return found["answer"]
-        except BaseException:
+        except BaseException as error:
             self.end()
+            if isinstance(error, TimeoutError):
+                raise WorkerError(
+                    f"{self.name} did not answer '{what}' within {self._limit:g} seconds"
+                ) from error
             raise
 
     def end(self) -> None:
         """End the process; a second time is no error."""
-        if self._answers < 0:
-            return
         self._process.kill()
         self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        os.close(self._answers)
-        self._log.close()
-        self._answers = -1
+        for one in (self._answers, self._socket, self._log):
+            one.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -135,36 +136,17 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def _write(self, data: bytes, what: str, until: float) -> None:
-        """A request may be longer than the pipe, and a worker that hangs does not read it."""
-        assert self._process.stdin is not None
-        pipe = self._process.stdin.fileno()
-        os.set_blocking(pipe, False)
-        while data:
-            self._wait(what, until, writes=(pipe,))
-            data = data[os.write(pipe, data) :]
-
-    def _read(self, what: str, until: float) -> bytes:
-        while b"\n" not in self._rest:
-            self._wait(what, until, reads=(self._answers,))
-            more = os.read(self._answers, 1 << 16)
-            if not more:
-                status: object = "unknown"
-                with contextlib.suppress(subprocess.TimeoutExpired):  # the pipe may end before it
-                    status = self._process.wait(5)
-                raise WorkerError(
-                    f"{self.name} ended with status {status} before it answered '{what}'; "
-                    f"its last words: {self._last_words()}"
-                )
-            self._rest += more
-        line, self._rest = self._rest.split(b"\n", 1)
+    def _exchange(self, request: bytes) -> bytes:
+        """Its line, as far as it came. A request may be longer than the socket holds, and a worker
+        that hangs does not read it."""
+        until, line = time.monotonic() + self._limit, b""
+        self._socket.settimeout(self._limit)
+        with contextlib.suppress(ConnectionError):  # what is read says why it ended
+            self._socket.sendall(request)
+        self._socket.settimeout(max(1e-3, until - time.monotonic()))
+        with contextlib.suppress(ConnectionError):
+            line = self._answers.readline()
         return line
-
-    def _wait(
-        self, what: str, until: float, reads: Sequence[int] = (), writes: Sequence[int] = ()
-    ) -> None:
-        if not any(select.select(reads, writes, [], max(0, until - time.monotonic()))):
-            raise WorkerError(f"{self.name} did not answer '{what}' within {self._limit:g} seconds")
 
     def _last_words(self) -> str:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 2000))
@@ -174,8 +156,8 @@ class Worker:
 
 def serve(tasks: Mapping[str, Callable[..., Any]]) -> None:
     """The side that answers, until nobody asks any more."""
-    with open(int(sys.argv[-1]), "w") as answers:
-        for line in sys.stdin:
+    with socket.socket(fileno=int(sys.argv[-1])) as ours, ours.makefile("rw") as lines:
+        for line in lines:
             values = json.loads(line)
             what = values.pop("ask")
             try:
@@ -184,8 +166,8 @@ def serve(tasks: Mapping[str, Callable[..., Any]]) -> None:
                 answer = {"answer": tasks[what](**values)}
             except Exception as error:  # of any library; the other side says it and ends
                 answer = {"error": f"{type(error).__name__}: {error}"}
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+            lines.write(json.dumps(answer) + "\n")
+            lines.flush()
 
 
 class Loading:

@@ -21,7 +21,8 @@ from foresay.bench.questions import (
 )
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM, Result
-from foresay.errors import InputError, TraceError
+from foresay.engine.request import RequestStats
+from foresay.errors import InputError, LogitsError, TraceError
 from foresay.sampling.params import SamplingParams
 from tiny import Done, call, one_thread, save_model
 
@@ -181,13 +182,16 @@ def test_a_prompt_that_is_too_long_is_named(model: Path, tmp_path: Path) -> None
 
 
 def test_sums() -> None:
-    def answer(seconds: float, steps: int, texts: list[list[int] | None]) -> Answered:
-        return Answered(seconds, steps, 8, 16, 4, 0.5, 100 * steps, texts)
+    def answer(seconds: float, steps: int, tokens: list[int], error: Any = None) -> Answered:
+        stats = RequestStats(steps, drafted=16, accepted=4, tokens=8)
+        stats.seconds["draft"] = 0.5
+        result = Result("p", [1], 0, "", tokens, "length", error, None, None, stats)
+        return Answered(seconds, [result], 100 * steps)
 
     asked = Question("here", "qa", ("a",), GREEDY)
     rounds = [
-        Round(asked, {"none": answer(4.0, 8, [[1, 2]]), "x": answer(seconds, 4, [other])})
-        for seconds, other in ((1.0, [1, 2]), (4.0, [1, 2, 3]), (2.0, None))
+        Round(asked, {"none": answer(4.0, 8, [1, 2]), "x": answer(seconds, 4, *other)})
+        for seconds, *other in ((1.0, [1, 2]), (4.0, [1, 2, 3]), (2.0, [1], LogitsError("no")))
     ]
     table = Table(None, rounds)
     row = table.row("x")

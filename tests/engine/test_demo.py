@@ -16,13 +16,12 @@ from foresay.bench.demo import (
     ROWS,
     Comparison,
     Demo,
-    DemoPrompt,
     StepTime,
-    TimedResults,
-    built_in_prompts,
     compare,
     step_times,
 )
+from foresay.bench.drafters import Answered
+from foresay.bench.questions import Question, built_in_questions
 from foresay.budget.cost import Sample, StepCost
 from foresay.budget.policy import make_policy
 from foresay.cli import demo as demo_module
@@ -48,13 +47,14 @@ class Scripted:
     answers: list[list[Result]]
     asked: list[object] = field(default_factory=list)
     tokenizer: Any = field(default_factory=lambda: SimpleNamespace(chats=True))
+    engine: Any = field(default_factory=lambda: llm_with(None, active=False).engine)
 
     def generate(
         self,
-        prompts: str,
+        prompts: Any,
         params: SamplingParams,
         *,
-        chat: bool,
+        chat: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[Result]:
         self.asked.append(prompts)
@@ -68,7 +68,7 @@ class Scripted:
 
 def compared(plain: list[list[Result]], fast: list[list[Result]]) -> Demo:
     prompts = [
-        DemoPrompt(f"p{i}", f"text {i}", SamplingParams(max_tokens=8, n=len(answers)))
+        Question(f"p{i}", "p", (f"text {i}",), SamplingParams(max_tokens=8, n=len(answers)))
         for i, answers in enumerate(plain)
     ]
     told: list[tuple[str, int, int | None]] = []
@@ -76,7 +76,8 @@ def compared(plain: list[list[Result]], fast: list[list[Result]]) -> Demo:
     second: Any = Scripted(fast)
     demo = Demo(list(compare(first, second, prompts, lambda *stage: told.append(stage))))
     for llm in (first, second):
-        assert llm.asked[1:] == [prompt.text for prompt in prompts]
+        asked = [[{"role": "user", "content": prompt.turns[0]}] for prompt in prompts]
+        assert llm.asked[1:] == asked
     total = 2 * 8 * sum(map(len, plain))
     assert [stage for stage, _, _ in told[:2]] == ["warm", "answer"]
     assert told[-1] == ("answer", total, total)  # early ends included
@@ -101,7 +102,7 @@ def test_the_speedup_of_the_whole_is_that_of_its_seconds() -> None:
     """Not a mean of the prompts' own: a short one must not count as much as a long one."""
     answers = [result([1, 2, 3, 4])]
     pairs = [(8.0, 2.0), (1.0, 1.0)]
-    demo = Demo([Comparison(None, *(TimedResults(answers, s) for s in pair)) for pair in pairs])
+    demo = Demo([Comparison(None, *(Answered(s, answers) for s in pair)) for pair in pairs])
     assert [comparison.speedup for comparison in demo.comparisons] == [4.0, 1.0]
     assert demo.total.as_dict() == {
         "answers": 2,
@@ -140,8 +141,9 @@ def test_no_tokens_are_no_division_by_zero() -> None:
     assert demo.total.tokens_per_step == 0.0 and not demo.total.identical
 
 
-def llm_with(policy: object) -> Any:
-    return SimpleNamespace(engine=SimpleNamespace(policy=policy))
+def llm_with(policy: object, active: bool = True) -> Any:
+    drafter = SimpleNamespace(active=active)
+    return SimpleNamespace(engine=SimpleNamespace(policy=policy, drafter=drafter))
 
 
 def test_step_times_are_those_of_the_policy() -> None:
@@ -171,8 +173,8 @@ def test_a_policy_that_measures_nothing_has_no_step_times() -> None:
 
 
 def test_the_built_in_prompts() -> None:
-    prompts = built_in_prompts(40)
-    names = [prompt.name for prompt in prompts]
+    prompts = built_in_questions(40)
+    names = [prompt.category for prompt in prompts]
     assert names == [
         "rename a variable",
         "extract fields",
@@ -184,11 +186,11 @@ def test_the_built_in_prompts() -> None:
     ]
     assert all(prompt.params.max_tokens == 40 for prompt in prompts)
     groups = [prompt for prompt in prompts if prompt.params.n > 1]
-    assert [(g.name, g.params.n, g.params.temperature) for g in groups] == [(names[-1], 4, 0.8)]
+    assert [(g.category, g.params.n, g.params.temperature) for g in groups] == [(names[-1], 4, 0.8)]
     assert groups[0].params.seed is not None  # or the two runs would differ
     assert all(p.params.greedy for p in prompts if p not in groups)
     with pytest.raises(InputError, match="max_tokens is 0"):
-        built_in_prompts(0)
+        built_in_questions(0)
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -260,7 +262,7 @@ def test_the_demonstration_as_json(tiny: Path) -> None:
     done = tiny_demo(tiny, "--max-tokens", 3, "--json")
     assert done.status == 0 and done.complaints == "", done
     values = json.loads(done.out)
-    names = [prompt.name for prompt in built_in_prompts(3)]
+    names = [prompt.category for prompt in built_in_questions(3)]
     assert [prompt["name"] for prompt in values["prompts"]] == names
     assert [step["rows"] for step in values["step_cost"]] == list(ROWS)
     assert all(step["seconds"] > 0 and "break_even" in step for step in values["step_cost"])
@@ -287,7 +289,9 @@ def test_a_difference_fails_the_demonstration(tiny: Path, monkeypatch: pytest.Mo
 def test_the_default_model_in_the_demonstration() -> None:
     """An edit, which copies, and the group; reading all prompts takes longer than all the rest."""
     prompts = [
-        p for p in built_in_prompts(12) if p.name in ("correct a paragraph", "code, 4 samples")
+        p
+        for p in built_in_questions(12)
+        if p.category in ("correct a paragraph", "code, 4 samples")
     ]
     plain = LLM(drafter=None, memory=1 << 28)
     fast = plain.beside("suffix", "fixed", with_sources=True)

@@ -28,8 +28,10 @@ _SAMPLE = re.compile(r"^(\w[\w:]*)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 class Child:
     """A process that prints a line of JSON when it is ready; `say` gets its answer to a line."""
 
-    def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
-        self.process, self._log = process, log
+    def __init__(
+        self, process: subprocess.Popen[str], command: Sequence[str], log: IO[str]
+    ) -> None:
+        self.process, self._command, self._log = process, command, log
         self.ready = self._read()
 
     @property
@@ -47,8 +49,7 @@ class Child:
         status = self.process.wait()
         end = f"signal {-status}" if status < 0 else f"status {status}"
         lines = self.log().strip().splitlines()
-        words = [str(word) for word in _command(self.process)[1:]]
-        name = " ".join(words[words[:1] == ["-m"] :][:2])
+        name = " ".join(self._command[self._command[0] == "-m" :][:2])
         return f"{name} has ended with {end}" + (f": {_message(lines[-1])}" if lines else "")
 
     def say(self, line: str = "") -> Any:
@@ -78,10 +79,6 @@ def _message(line: str) -> str:
         return line
 
 
-def _command(process: subprocess.Popen[str]) -> Sequence[object]:
-    return process.args if isinstance(process.args, (list, tuple)) else [process.args]
-
-
 @contextmanager
 def child(*command: str) -> Iterator[Child]:
     """A Python process that ends with the body: by SIGTERM, and if that does not help, at once.
@@ -100,7 +97,7 @@ def child(*command: str) -> Iterator[Child]:
             start_new_session=True,
         )
         try:
-            yield Child(process, log)
+            yield Child(process, command, log)
         except KeyboardInterrupt:
             process.kill()  # who interrupts does not want to wait
             raise
@@ -161,7 +158,7 @@ class Cloud:
             return json.load(response)
 
     def _asked(self, path: str, body: Any = None) -> Any:
-        headers = {"authorization": f"Bearer {self.keys[_OPERATOR]}"}
+        headers = {"authorization": f"Bearer {self.keys[_OPERATOR]}"} if self.keys else {}
         data = None
         if body is not None:
             data, headers["content-type"] = json.dumps(body).encode(), "application/json"
@@ -195,7 +192,7 @@ def cloud(
 ) -> Iterator[Cloud]:
     """The server while the body runs, with a key for each tenant, or with those of another server.
 
-    options: more of `foresay serve`. Raises: as `child`.
+    options: more of `foresay serve`. Without keys ({}) it asks for none. Raises: as `child`.
     """
     if keys is None:
         keys = {tenant: secrets.token_hex(16) for tenant in (_OPERATOR, *tenants)}
@@ -203,7 +200,8 @@ def cloud(
         file = Path(folder, "keys.txt")
         file.touch(mode=0o600)
         file.write_text("".join(f"{tenant} {key}\n" for tenant, key in keys.items()))
-        command = ["-m", "foresay", "serve", model, "--port", "0", "--json", "--keys", str(file)]
+        command = ["-m", "foresay", "serve", model, "--port", "0", "--json"]
+        command += ["--keys", str(file)] if keys else []
         command += ["--memory-mb", str(memory_mb), "--tenant-mb", "16", *options]
         with child(*command) as running:
             yield Cloud(running, keys)

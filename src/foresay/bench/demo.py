@@ -6,48 +6,25 @@ the steps that it saves.
 
 from __future__ import annotations
 
-import json
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from foresay.bench.drafters import NONE, Answered, in_turns
+from foresay.bench.questions import Question
 from foresay.budget.adaptive import Adaptive
-from foresay.counts import first_difference, tokens_per_step
+from foresay.counts import first_difference
 from foresay.drafter import Source
 from foresay.models.progress import Progress, silent
-from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from foresay.engine.llm import LLM, Result
+    from foresay.engine.llm import LLM
 
-__all__ = [
-    "Comparison",
-    "Demo",
-    "DemoPrompt",
-    "StepTime",
-    "TimedResults",
-    "built_in_prompts",
-    "compare",
-    "step_times",
-]
+__all__ = ["Comparison", "Demo", "StepTime", "compare", "step_times"]
 
 ROWS = (1, 4, 8, 16)
 CONTEXT = 256  # tokens of the text: about what the prompts and their answers have
-
-# Sampled: that needs all that greedy decoding needs, and the noise.
-_WARM_UP = ("Name three colours.", SamplingParams(max_tokens=12, seed=1, ignore_eos=True))
-
-
-@dataclass(frozen=True, slots=True)
-class DemoPrompt:
-    """A prompt and how it is to be answered."""
-
-    name: str
-    text: str
-    params: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +57,23 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedResults:
-    """The answers to one prompt, and the seconds that they took, prefill included."""
-
-    results: list[Result]
-    seconds: float
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(result.token_ids) for result in self.results)
-
-    @property
-    def steps(self) -> int:
-        """Decode steps; see `foresay.counts`."""
-        return sum(result.stats.steps for result in self.results)
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """A prompt's answers without and with speculation; prompt None: of the whole demonstration."""
 
-    prompt: DemoPrompt | None
-    plain: TimedResults
-    fast: TimedResults
+    prompt: Question | None
+    plain: Answered
+    fast: Answered
 
     @property
     def differences(self) -> list[tuple[int, int]]:
         """(answer, token) of the first difference of every answer that has one; an answer that
         failed differs from its first token on.
         """
-        pairs = zip(self.plain.results, self.fast.results, strict=True)
-        found = [(answer, _first_difference(a, b)) for answer, (a, b) in enumerate(pairs)]
+        pairs = enumerate(zip(self.plain.texts, self.fast.texts, strict=True))
+        found = [
+            (answer, 0 if a is None or b is None else first_difference(a, b))
+            for answer, (a, b) in pairs
+        ]
         return [(answer, token) for answer, token in found if token is not None]
 
     @property
@@ -119,7 +82,7 @@ class Comparison:
 
     @property
     def tokens_per_step(self) -> float:
-        return tokens_per_step(self.fast.tokens, self.fast.steps)
+        return self.fast.tokens_per_step
 
     @property
     def speedup(self) -> float:
@@ -151,8 +114,8 @@ class Demo:
     def total(self) -> Comparison:
         return Comparison(
             None,
-            _together([comparison.plain for comparison in self.comparisons]),
-            _together([comparison.fast for comparison in self.comparisons]),
+            Answered.together(comparison.plain for comparison in self.comparisons),
+            Answered.together(comparison.fast for comparison in self.comparisons),
         )
 
     @property
@@ -161,20 +124,6 @@ class Demo:
         results = self.total.fast.results
         own = Source.MODEL
         return Counter(s for r in results for s in r.sources or [own] * len(r.token_ids))
-
-
-def built_in_prompts(max_tokens: int) -> list[DemoPrompt]:
-    """The prompts that come with the package; greedy where they say nothing else.
-
-    Raises: InputError for max_tokens below 1.
-    """
-    file = resources.files("foresay") / "data" / "prompts.jsonl"
-    prompts = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        fields = {"temperature": 0.0, **json.loads(line)}
-        name, text = fields.pop("name"), fields.pop("prompt")
-        prompts.append(DemoPrompt(name, text, SamplingParams(max_tokens=max_tokens, **fields)))
-    return prompts
 
 
 def step_times(llm: LLM) -> list[StepTime]:
@@ -189,53 +138,13 @@ def step_times(llm: LLM) -> list[StepTime]:
 
 
 def compare(
-    plain: LLM, fast: LLM, prompts: Sequence[DemoPrompt], progress: Progress = silent
+    plain: LLM, fast: LLM, questions: Sequence[Question], progress: Progress = silent
 ) -> Iterator[Comparison]:
-    """Answer every prompt with both, one after the other, so that a noisy machine disturbs both;
-    each comparison as soon as it is made.
+    """Answer every question with both, which take turns; each comparison as soon as it is made.
 
-    progress  called with "warm", then "answer": tokens of 2 * n * max_tokens of every prompt
+    progress  as of `in_turns`
 
-    Raises: InputError for a prompt that cannot be answered.
+    Raises: InputError for a question that cannot be answered.
     """
-    progress("warm", 0, None)
-    for llm in (plain, fast):  # first calls of a library are slow, and must not count
-        llm.generate(*_WARM_UP, chat=llm.tokenizer.chats)
-    done, total = 0, 2 * sum(prompt.params.n * prompt.params.max_tokens for prompt in prompts)
-    progress("answer", done, total)
-
-    def timed(llm: LLM, prompt: DemoPrompt) -> TimedResults:
-        nonlocal done
-        most = done + prompt.params.n * prompt.params.max_tokens
-
-        def advance(tokens: int) -> None:
-            nonlocal done
-            done += tokens
-            progress("answer", done, total)
-
-        began = time.perf_counter()
-        results = llm.generate(
-            prompt.text, prompt.params, chat=llm.tokenizer.chats, progress=advance
-        )
-        run = TimedResults(results, time.perf_counter() - began)
-        advance(most - done)  # answers may have ended early
-        return run
-
-    for number, prompt in enumerate(prompts):
-        # The second run finds the processor's caches warm, so the order alternates.
-        if number % 2:
-            fast_run = timed(fast, prompt)
-            yield Comparison(prompt, timed(plain, prompt), fast_run)
-        else:
-            plain_run = timed(plain, prompt)
-            yield Comparison(prompt, plain_run, timed(fast, prompt))
-
-
-def _together(runs: list[TimedResults]) -> TimedResults:
-    return TimedResults([r for run in runs for r in run.results], sum(run.seconds for run in runs))
-
-
-def _first_difference(a: Result, b: Result) -> int | None:
-    if a.error is not None or b.error is not None:
-        return 0
-    return first_difference(a.token_ids, b.token_ids)
+    for one in in_turns({NONE: plain, "fast": fast}, questions, progress):
+        yield Comparison(one.question, one.answers[NONE], one.answers["fast"])

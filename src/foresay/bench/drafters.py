@@ -9,7 +9,7 @@ are compared with those of "none".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from statistics import geometric_mean, median
@@ -27,10 +27,13 @@ from foresay.sampling.params import SamplingParams
 if TYPE_CHECKING:
     from foresay.engine.llm import LLM, Prompt, Result
 
-__all__ = ["NONE", "Answered", "Round", "Table", "answer_all", "check_nodes", "ways_of"]
+__all__ = [
+    *("NONE", "Answered", "Round", "Table", "answer_all", "check_nodes", "in_turns", "ways_of"),
+]
 
 NONE = "none"
 
+# Sampled: that needs all that greedy decoding needs, and the noise.
 _WARM_UP = ("Name three colours.", SamplingParams(max_tokens=12, seed=1, ignore_eos=True))
 _EVERY = 8  # chunks between two looks at a drafter's memory; the first is empty
 
@@ -65,48 +68,46 @@ def check_nodes(nodes: int | None) -> None:
 class Answered:
     """What one way made of some questions.
 
-    seconds        until the last token, prefill included
-    draft_seconds  of them, asking the drafter and choosing among its nodes
-    bytes          the most that the drafter was seen to hold; None without one
-    texts          the tokens of every answer; None for one that failed
-    gave_up        whether the drafter failed, after which the engine goes on without it
+    seconds  until the last token, prefill included
+    results  every answer
+    bytes    the most that the drafter was seen to hold; None without one
+    gave_up  whether the drafter failed, after which the engine goes on without it
     """
 
     seconds: float = 0.0
-    steps: int = 0
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    draft_seconds: float = 0.0
+    results: list[Result] = field(default_factory=list)
     bytes: int | None = None
-    texts: list[list[int] | None] = field(default_factory=list)
     gave_up: bool = False
 
-    def add(self, other: Answered) -> None:
-        self.seconds += other.seconds
-        self.steps += other.steps
-        self.tokens += other.tokens
-        self.drafted += other.drafted
-        self.accepted += other.accepted
-        self.draft_seconds += other.draft_seconds
-        self.texts += other.texts
-        self.held(other.bytes)
+    @classmethod
+    def together(cls, several: Iterable[Answered]) -> Answered:
+        """All of them as one."""
+        found = cls()
+        for one in several:
+            found.seconds += one.seconds
+            found.results += one.results
+            found.gave_up |= one.gave_up
+            found.held(one.bytes)
+        return found
 
     def held(self, bytes: int | None) -> None:
         """Note what the drafter was seen to hold."""
         if bytes is not None:
             self.bytes = max(self.bytes or 0, bytes)
 
-    def note(self, results: Sequence[Result]) -> None:
-        """Add the answers to one turn."""
-        for result in results:
-            stats = result.stats
-            self.steps += stats.steps
-            self.tokens += stats.tokens
-            self.drafted += stats.drafted
-            self.accepted += stats.accepted
-            self.draft_seconds += stats.seconds["draft"]
-            self.texts.append(None if result.error is not None else result.token_ids)
+    @property
+    def texts(self) -> list[list[int] | None]:
+        """The tokens of every answer; None for one that failed."""
+        return [None if one.error is not None else one.token_ids for one in self.results]
+
+    @property
+    def tokens(self) -> int:
+        return sum(one.stats.tokens for one in self.results)
+
+    @property
+    def steps(self) -> int:
+        """Decode steps; see `foresay.counts`."""
+        return sum(one.stats.steps for one in self.results)
 
     @property
     def tokens_per_step(self) -> float:
@@ -115,12 +116,14 @@ class Answered:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, without the texts."""
-        steps = max(self.steps, 1)
+        steps, stats = max(self.steps, 1), [one.stats for one in self.results]
+        drafted, accepted = sum(s.drafted for s in stats), sum(s.accepted for s in stats)
+        drafting = sum(s.seconds["draft"] for s in stats)
         return {
             "tokens_per_step": round(self.tokens_per_step, 4),
-            "nodes_per_step": round(self.drafted / steps, 4),
-            "acceptance": round(acceptance(self.accepted, self.drafted), 4),
-            "draft_ms_per_step": round(1e3 * self.draft_seconds / steps, 4),
+            "nodes_per_step": round(drafted / steps, 4),
+            "acceptance": round(acceptance(accepted, drafted), 4),
+            "draft_ms_per_step": round(1e3 * drafting / steps, 4),
             "tokens": self.tokens,
             "steps": self.steps,
             "seconds": round(self.seconds, 4),
@@ -178,24 +181,19 @@ class Table:
         return [
             f"the drafter {way} failed, and was not asked again"
             for way in self.ways
-            if any(one.answers[way].gave_up for one in self.rounds)
+            if self.total(way).gave_up
         ]
 
     def total(self, way: str, category: str | None = None) -> Answered:
         """Over all questions, or those of one category."""
-        total = Answered()
-        for one in self.rounds:
-            if category is None or one.question.category == category:
-                total.add(one.answers[way])
-        return total
+        return Answered.together(one.answers[way] for one in self._of(category))
 
     def speedups(self, way: str, category: str | None = None) -> list[float]:
         """One ratio for each question."""
-        return [
-            one.speedup(way)
-            for one in self.rounds
-            if category is None or one.question.category == category
-        ]
+        return [one.speedup(way) for one in self._of(category)]
+
+    def _of(self, category: str | None) -> list[Round]:
+        return [one for one in self.rounds if category in (None, one.question.category)]
 
     def row(self, way: str) -> dict[str, Any]:
         """A way's line, as plain values."""
@@ -219,10 +217,7 @@ class Table:
         return {
             "policy": "adaptive" if self.nodes is None else "fixed",
             "nodes": self.nodes,
-            "questions": {
-                category: sum(one.question.category == category for one in self.rounds)
-                for category in self.categories
-            },
+            "questions": {category: len(self._of(category)) for category in self.categories},
             "rows": [self.row(way) for way in self.ways],
             "identical": not self.differences,
             "differences": self.differences,
@@ -247,7 +242,20 @@ def answer_all(
     Raises: InputError for a question that cannot be answered, and what a drafter raises that
     cannot draft for this target.
     """
-    engines = _engines(llm, ways, nodes, progress)
+    return in_turns(_engines(llm, ways, nodes, progress), questions, progress)
+
+
+def in_turns(
+    engines: Mapping[str, LLM], questions: Sequence[Question], progress: Progress = silent
+) -> Iterator[Round]:
+    """Answer every question with every engine, the way "none" among them; the first to answer
+    changes, since the second finds the processor's caches warm.
+
+    progress  called with "warm", then "answer": tokens of all ways and turns
+
+    Raises: InputError for a question that cannot be answered.
+    """
+    ways = list(engines)
     progress("warm", 0, None)
     for engine in engines.values():  # first calls of a library are slow, and must not count
         engine.generate(*_WARM_UP, chat=engine.tokenizer.chats)
@@ -309,7 +317,7 @@ def _answered(llm: LLM, question: Question, advance: Callable[[int], None]) -> A
         except InputError as error:
             raise InputError(f"{question.where}: {error}") from error
         answered.seconds += time.perf_counter() - began - aside
-        answered.note(results)
+        answered.results += results
         said.append(results[0].text)
     if drafter.active:
         answered.held(drafter.bytes_used())

@@ -6,12 +6,13 @@ A file has JSON lines, optionally gzipped: {"category": str, "turns": [str, …]
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from foresay.bench.demo import built_in_prompts
 from foresay.errors import InputError, TraceError
 from foresay.sampling.params import SamplingParams
 from foresay.traces import read_records
@@ -65,14 +66,19 @@ def read_questions(paths: Sequence[Path], params: SamplingParams) -> list[Questi
 
 
 def built_in_questions(max_tokens: int) -> list[Question]:
-    """Those of `foresay demo`, each a category of its own.
+    """Those that come with the package, each a category of its own; greedy where they say nothing
+    else.
 
     Raises: InputError for max_tokens below 1.
     """
-    return [
-        Question(f"'{prompt.name}'", prompt.name, (prompt.text,), prompt.params)
-        for prompt in built_in_prompts(max_tokens)
-    ]
+    file = resources.files("foresay") / "data" / "prompts.jsonl"
+    questions = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        fields = {"temperature": 0.0, **json.loads(line)}
+        name, text = fields.pop("name"), fields.pop("prompt")
+        params = SamplingParams(max_tokens=max_tokens, **fields)
+        questions.append(Question(f"'{name}'", name, (text,), params))
+    return questions
 
 
 def some_of_each(questions: Sequence[Question], count: int) -> list[Question]:

@@ -173,13 +173,11 @@ def replay_epochs(
     epochs: int,
     *,
     budget: int,
-    chain: bool = False,
-    lockstep: int = 1,
-    order: TraceOrder = "file",
-    progress: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> list[ReplayResult]:
     """Replay the samples of each group in several epochs, as if they were sampled while the model
     is trained: groups draft from each other's text and from the answers of the epochs before.
+    `options` are those of `replay`, but `share` and `earlier`.
 
     Raises: InputError for fewer samples in a group than epochs; as `replay`.
     """
@@ -205,17 +203,7 @@ def replay_epochs(
             if versions is not None:
                 versions.new_version(epochs)
         results.append(
-            replay(
-                some,
-                drafter,
-                budget=budget,
-                chain=chain,
-                share="all",
-                lockstep=lockstep,
-                order=order,
-                earlier=earlier,
-                progress=progress,
-            )
+            replay(some, drafter, budget=budget, share="all", earlier=earlier, **options)
         )
     return results
 

@@ -8,7 +8,7 @@ whole groups; the step ends with the slowest of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -143,9 +143,8 @@ def simulate(
         run = _Replica(replica, [traces[at] for at in members], plan, setup, limit, tenants or {})
         for earlier in history if plan.share == "all" else ():
             run.remember(earlier)
-        run.run(progress)
+        found |= {members[at]: request for at, request in run.run(progress)}
         seconds.append(run.clock.now)
-        found |= {members[at]: request for at, request in enumerate(run.requests)}
         steps += run.steps
     return Simulation(plan, max(seconds), seconds, [found[at] for at in sorted(found)], steps)
 
@@ -182,7 +181,6 @@ class _Replica:
         tenants: Mapping[str, str],
     ) -> None:
         self.number, self.traces, self.clock = number, traces, Clock()
-        self.requests: list[SimulatedRequest] = []
         self.steps: list[SimulatedStep] = []
         self._plan, self._limit, self._tenants = plan, limit, tenants
         # The engine numbers requests as they are added, so the answers are in that order, too.
@@ -221,8 +219,9 @@ class _Replica:
             tenant = self._tenants.get(trace.group)
             groups.add_to_group(trace.group, trace.prompt, trace.output, tenant=tenant)
 
-    def run(self, progress: Callable[[int], None] | None) -> None:
-        """Step until all requests have ended; then `requests` and `steps` are complete."""
+    def run(self, progress: Callable[[int], None] | None) -> Iterator[tuple[int, SimulatedRequest]]:
+        """Step until all requests have ended: each with its place among the traces. Then `steps`
+        are complete."""
         ends: dict[int, float] = {}
         asked = [self._add(at, trace) for at, trace in enumerate(self._ordered)]
         while self.engine.busy:
@@ -235,24 +234,25 @@ class _Replica:
             committed = self._note(before)
             if progress is not None:
                 progress(committed)
-        done: list[SimulatedRequest | None] = [None] * len(asked)
         for at, (request, trace) in enumerate(zip(asked, self._ordered, strict=True)):
             stats = request.stats
             if request.token_ids != trace.output.tolist():
                 raise RuntimeError(f"{request!r} did not answer as {trace.id!r} did")
-            done[self._places[at]] = SimulatedRequest(
-                trace.id,
-                trace.group,
-                self.number,
-                self._answers.begun[request.number],
-                ends[request.number],
-                stats.tokens,
-                stats.steps,
-                stats.drafted,
-                stats.accepted,
-                stats.preemptions,
+            yield (
+                self._places[at],
+                SimulatedRequest(
+                    trace.id,
+                    trace.group,
+                    self.number,
+                    self._answers.begun[request.number],
+                    ends[request.number],
+                    stats.tokens,
+                    stats.steps,
+                    stats.drafted,
+                    stats.accepted,
+                    stats.preemptions,
+                ),
             )
-        self.requests = [request for request in done if request is not None]
 
     def _add(self, number: int, trace: Trace) -> Request:
         group = None if self._plan.share == "none" else trace.group

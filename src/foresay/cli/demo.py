@@ -49,10 +49,11 @@ def demo(
       foresay demo --max-tokens 32
       foresay demo --model ./my-model --json
     """
-    from foresay.bench.demo import Demo, built_in_prompts, compare, step_times
+    from foresay.bench.demo import Demo, compare, step_times
+    from foresay.bench.questions import built_in_questions
 
     tolerate_encoding()
-    prompts = built_in_prompts(max_tokens)
+    prompts = built_in_questions(max_tokens)
     require_engine("demo")
     if not as_json:
         texts = sum(prompt.params.n for prompt in prompts)
@@ -97,7 +98,7 @@ def demo(
 
 
 def _as_dict(comparison: Comparison) -> dict[str, Any]:
-    name = None if comparison.prompt is None else comparison.prompt.name
+    name = None if comparison.prompt is None else comparison.prompt.category
     texts = [answer.text for answer in comparison.fast.results]
     return {"name": name, **comparison.as_dict(), "texts": texts}
 
@@ -144,10 +145,10 @@ def _print_answers(comparison: Comparison, llm: LLM, as_json: bool, wait: Waitin
 
     assert comparison.prompt is not None
     if as_json:
-        wait.tell("answered", f"answered '{comparison.prompt.name}'", **_as_dict(comparison))
+        wait.tell("answered", f"answered '{comparison.prompt.category}'", **_as_dict(comparison))
         return
     print()
-    print_heading(f"{comparison.prompt.name}: {_shortened(comparison.prompt.text)}")
+    print_heading(f"{comparison.prompt.category}: {_shortened(comparison.prompt.turns[0])}")
     for number, answer in enumerate(comparison.fast.results, start=1):
         if len(comparison.fast.results) > 1:
             print_heading(f"[{number}]")
@@ -176,7 +177,7 @@ def _shortened(text: str) -> str:
 
 def _row(comparison: Comparison) -> list[str]:
     return [
-        "all" if comparison.prompt is None else comparison.prompt.name,
+        "all" if comparison.prompt is None else comparison.prompt.category,
         str(comparison.fast.tokens),
         str(comparison.fast.steps),
         f"{comparison.tokens_per_step:.2f}",
@@ -196,7 +197,7 @@ def _verdict(result: Demo) -> str:
             f"it they came {total.speedup:.2f} times as fast."
         )
     places = [
-        f"'{comparison.prompt.name}' from token {token + 1} on"
+        f"'{comparison.prompt.category}' from token {token + 1} on"
         for comparison in result.comparisons
         for _, token in comparison.differences
         if comparison.prompt is not None

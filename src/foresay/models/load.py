@@ -1,5 +1,5 @@
-"""Make a target of a model: a whole decoder of the core where it knows the model and its weights are
-in blocks, else the modules of transformers. Only what that needs is imported.
+"""Make a target of a model: a whole decoder of the core where it knows the model and its weights
+are in blocks, else the modules of transformers. Only what that needs is imported.
 """
 
 from __future__ import annotations

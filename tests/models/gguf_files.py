@@ -26,6 +26,7 @@ BYTES += [chr(256 + n) for n in range(256 - len(BYTES))]  # how byte-level BPE s
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "1 2"]
 WORDS = [*SPECIAL, *BYTES, *(merge.replace(" ", "") for merge in MERGES), "<think>"]
+KINDS = [3] * len(SPECIAL) + [1] * (len(WORDS) - len(SPECIAL) - 1) + [4]
 VOCABULARY = 272  # more rows than words, as in real models
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
 
@@ -62,25 +63,6 @@ _K_SCALES = {
     Kind.Q4_K: {0: 1e-3, 2: 7.5e-3},
     Kind.Q5_K: {0: 5e-4, 2: 7.5e-3},
     Kind.Q6_K: {208: 2e-4},
-}
-_NAMES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_SANDWICH = {
-    **_NAMES,
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
 }
 
 
@@ -152,14 +134,10 @@ def packed(values: NDArray[np.float32], kind: Kind) -> NDArray[np.uint8]:
     return blocks.reshape(len(values), -1)
 
 
-def unpacked(rows: NDArray[np.uint8], kind: Kind) -> NDArray[np.float32]:
-    """The values of stored rows, as llama.cpp reads them."""
-    return np.array(gguf.dequantize(rows, kind).reshape(len(rows), -1))
-
-
-def as_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
-    return found
+def byte_words(pre: str, **keys: Any) -> dict[str, Any]:
+    """The keys of a byte-level tokenizer that splits texts as `pre` says."""
+    words = {"tokens": WORDS, "token_type": KINDS, "merges": MERGES}
+    return {"model": "gpt2", "pre": pre, **words, "bos_token_id": 1, "eos_token_id": 2, **keys}
 
 
 def export(
@@ -171,13 +149,18 @@ def export(
     extra: dict[str, Any] | None = None,
     tensors: dict[str, NDArray[Any]] | None = None,
     without: tuple[str, ...] = (),
-    words: bool = True,
+    words: dict[str, Any] | None = None,
     narrow: bool = True,
 ) -> None:
     """Write the model, and leave in it what `kind` left of its matrices; if `narrow`, what is left
-    of that when it is converted to bfloat16.
+    of that when it is converted to bfloat16. `words`: the keys of its tokenizer; None: byte-level
+    words, and places in the embedding that no word has.
     """
     config = model.config
+    if words is None:
+        padding = [f"[PAD{n}]" for n in range(len(WORDS), VOCABULARY)]
+        kinds = KINDS + [5] * len(padding)
+        words = byte_words("smollm", tokens=WORDS + padding, token_type=kinds)
     writer = gguf.GGUFWriter(path, architecture)
     keys: dict[str, Any] = {
         "block_count": config.num_hidden_layers,
@@ -196,11 +179,14 @@ def export(
     if architecture == "gemma2":
         keys["attn_logit_softcapping"] = config.attn_logit_softcapping
         keys["final_logit_softcapping"] = config.final_logit_softcapping
-    named = {f"{architecture}.{key}": value for key, value in keys.items()}
+    named = {
+        **{f"{architecture}.{key}": value for key, value in keys.items()},
+        **{f"tokenizer.ggml.{key}": value for key, value in words.items()},
+        "tokenizer.chat_template": TEMPLATE,
+    }
     for key, value in {**named, **(extra or {})}.items():
-        _add(writer, key, value)
-    if words:
-        add_words(writer)
+        found = gguf.GGUFValueType.get_type(value)
+        writer.add_key_value(key, value, gguf.GGUFValueType.UINT32 if type(value) is int else found)
     for name, array in (tensors or {}).items():
         writer.add_tensor(name, array)
     _add_tensors(writer, model, architecture, kind, without, narrow)
@@ -215,20 +201,6 @@ def convert(file: Path, folder: Path, progress: Progress = silent) -> None:
     place(folder, lambda made: write_model(file, made, progress), needed=1)
 
 
-def add_words(writer: gguf.GGUFWriter) -> None:
-    """A byte-level tokenizer, with places in the embedding that no word has."""
-    padded = [*WORDS, *(f"[PAD{n}]" for n in range(len(WORDS), VOCABULARY))]
-    kinds = [3] * len(SPECIAL) + [1] * (len(WORDS) - len(SPECIAL) - 1) + [4]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(padded)
-    writer.add_token_types(kinds + [5] * (VOCABULARY - len(WORDS)))
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_chat_template(TEMPLATE)
-
-
 def _add_tensors(
     writer: gguf.GGUFWriter,
     model: Any,
@@ -239,8 +211,10 @@ def _add_tensors(
 ) -> None:
     state = model.state_dict()
     tied = model.config.tie_word_embeddings
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
     for name, values in state.items():
-        stored = _name(name, architecture)
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias")) or "output.weight"
         if stored in without or (tied and name == "lm_head.weight"):
             continue
         array = values.numpy().copy()
@@ -249,8 +223,8 @@ def _add_tensors(
             writer.add_tensor(stored, array + np.float32(1) if norm else array)
             continue
         rows = packed(array, kind)
-        left = unpacked(rows, kind)
-        values.copy_(torch.from_numpy(as_bfloat16(left) if narrow else left))
+        left = torch.from_numpy(np.array(gguf.dequantize(rows, kind).reshape(array.shape)))
+        values.copy_(left.bfloat16() if narrow else left)
         heads = {
             "q_proj": model.config.num_attention_heads,
             "k_proj": model.config.num_key_value_heads,
@@ -258,29 +232,3 @@ def _add_tensors(
         if architecture == "llama" and heads:  # as `permute` of the converter
             rows = rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
         writer.add_tensor(stored, np.ascontiguousarray(rows), raw_dtype=kind)
-
-
-def _name(name: str, architecture: str) -> str:
-    whole = {
-        "model.embed_tokens.weight": "token_embd.weight",
-        "model.norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    }
-    if name in whole:
-        return whole[name]
-    _, _, layer, *middle, end = name.split(".")
-    names = _SANDWICH if architecture in ("gemma2", "gemma3") else _NAMES
-    return f"blk.{layer}.{names['.'.join(middle)]}.{end}"
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, str):
-        writer.add_string(key, value)
-    elif isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_array(key, value)

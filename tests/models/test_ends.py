@@ -25,18 +25,10 @@ def coder_file(folder: Path) -> Path:
     """A GGUF file with Qwen coder's control tokens that names `<|im_end|>` only. It writes
     `<|fim_pad|>` after everything."""
     words = [*CODER, *gguf_files.WORDS[len(gguf_files.SPECIAL) : -1]]
-    keys: dict[str, Any] = {
-        "model": "gpt2",
-        "pre": "qwen2",
-        "tokens": words,
-        "token_type": [3] * len(CODER) + [1] * (len(words) - len(CODER)),
-        "merges": gguf_files.MERGES,
-        "eos_token_id": 2,
-        "bos_token_id": 0,
-        "padding_token_id": 0,
-        "add_bos_token": False,
-    }
-    extra = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+    kinds = [3] * len(CODER) + [1] * (len(words) - len(CODER))
+    keys = gguf_files.byte_words(
+        "qwen2", tokens=words, token_type=kinds, bos_token_id=0, padding_token_id=0
+    )
     model = gguf_files.tiny("qwen2")
     with torch.no_grad():
         for layer in model.model.layers:  # which then add nothing
@@ -47,7 +39,7 @@ def coder_file(folder: Path) -> Path:
         model.lm_head.weight.zero_()
         model.lm_head.weight[CODER.index("<|fim_pad|>"), 0] = 1.0
     path = folder / "coder.gguf"
-    gguf_files.export(model, path, "qwen2", extra=extra, words=False)
+    gguf_files.export(model, path, "qwen2", words={**keys, "add_bos_token": False})
     return path
 
 
@@ -119,6 +111,7 @@ def test_the_end_of_one_message_of_several() -> None:
 def test_what_ends_a_turn_ends_an_answer(tmp_path: Path) -> None:
     pieces = ["<unk>", "<s>", "</s>", "<end_of_turn>", "over", "a"]
     common: dict[str, Any] = {
+        "model": "llama",
         "tokens": pieces,
         "token_type": [2, 3, 3, 3, 3, 1],
         "scores": [0.0] * 6,
@@ -131,9 +124,7 @@ def test_what_ends_a_turn_ends_an_answer(tmp_path: Path) -> None:
         ("ordinary", {"token_type": [2, 3, 3, 4, 3, 1]}, 2),
     ):
         path = tmp_path / f"{name}.gguf"
-        extra = {f"tokenizer.ggml.{key}": value for key, value in {**common, **keys}.items()}
-        extra["tokenizer.ggml.model"] = "llama"
-        gguf_files.export(gguf_files.tiny("llama"), path, "llama", extra=extra, words=False)
+        gguf_files.export(gguf_files.tiny("llama"), path, "llama", words={**common, **keys})
         convert(path, tmp_path / name)
         told = json.loads((tmp_path / name / "generation_config.json").read_text())
         assert told["eos_token_id"] == ends, name

@@ -220,24 +220,15 @@ def test_counts_are_believed_only_if_the_file_has_room(tmp_path: Path) -> None:
 # --- tokenizers ------------------------------------------------------------------------------
 
 
-def words_file(path: Path, model: str, pre: str | None, **keys: Any) -> Path:
-    """A converted llama whose tokenizer is described by `keys`."""
-    extra = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
-    extra["tokenizer.ggml.model"] = model
-    if pre is not None:
-        extra["tokenizer.ggml.pre"] = pre
-    gguf_files.export(gguf_files.tiny("llama"), path, "llama", extra=extra, words=False)
-    folder = path.with_suffix("")
-    convert(path, folder)
-    return folder
+def tokenizer_of(path: Path, words: dict[str, Any]) -> Any:
+    """What transformers makes of a llama whose tokenizer has these keys, after its conversion."""
+    gguf_files.export(gguf_files.tiny("llama"), path, "llama", words=words)
+    convert(path, path.with_suffix(""))
+    return AutoTokenizer.from_pretrained(path.with_suffix(""))
 
 
 def byte_level(path: Path, pre: str, **keys: Any) -> Any:
-    kinds = [3, 3, 3, *([1] * (len(gguf_files.WORDS) - 4)), 4]
-    common = {"tokens": gguf_files.WORDS, "merges": gguf_files.MERGES, "token_type": kinds}
-    return AutoTokenizer.from_pretrained(
-        words_file(path, "gpt2", pre, **{**common, "bos_token_id": 1, "eos_token_id": 2, **keys})
-    )
+    return tokenizer_of(path, gguf_files.byte_words(pre, **keys))
 
 
 def test_byte_level_words(tmp_path: Path) -> None:
@@ -280,7 +271,7 @@ def test_pre_tokenizers(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="bos_token_id is 999"):
         byte_level(tmp_path / "b.gguf", "gpt-2", bos_token_id=999)
     with pytest.raises(UnsupportedModel, match="'bert'"):
-        words_file(tmp_path / "k.gguf", "bert", None, tokens=["a"])
+        tokenizer_of(tmp_path / "k.gguf", {"model": "bert", "tokens": ["a"]})
 
 
 def sentencepiece(path: Path, **keys: Any) -> Any:
@@ -290,6 +281,7 @@ def sentencepiece(path: Path, **keys: Any) -> Any:
     # "bc" is better than "ab": "abc" is a + bc.
     scores = [0.0] * len(pieces) + [-9.0, -9.0, -9.0, -9.0, -3.0, -1.0, -2.0]
     common: dict[str, Any] = {
+        "model": "llama",
         "tokens": [*pieces, *normal],
         "token_type": kinds + [1] * len(normal),
         "scores": scores,
@@ -297,7 +289,7 @@ def sentencepiece(path: Path, **keys: Any) -> Any:
         "eos_token_id": 2,
         "unknown_token_id": 0,
     }
-    return AutoTokenizer.from_pretrained(words_file(path, "llama", None, **{**common, **keys}))
+    return tokenizer_of(path, {**common, **keys})
 
 
 def test_sentencepiece_words(tmp_path: Path) -> None:

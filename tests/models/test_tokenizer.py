@@ -42,20 +42,8 @@ PRE = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "gemma": "gpt-2
 
 def folder_of(root: Path, architecture: str, pre: str) -> Path:
     """The folder of a GGUF file of that architecture, whose texts are split as `pre` says."""
-    words, special = gguf_files.WORDS, len(gguf_files.SPECIAL)
-    keys: dict[str, Any] = {
-        "ggml.model": "gpt2",
-        "ggml.pre": pre,
-        "ggml.tokens": words,
-        "ggml.token_type": [3] * special + [1] * (len(words) - special - 1) + [4],
-        "ggml.merges": gguf_files.MERGES,
-        "ggml.bos_token_id": 1,
-        "ggml.eos_token_id": 2,
-        "chat_template": gguf_files.TEMPLATE,
-    }
-    extra = {f"tokenizer.{key}": value for key, value in keys.items()}
     model, file = gguf_files.tiny(architecture), root / "a.gguf"
-    gguf_files.export(model, file, architecture, extra=extra, words=False)
+    gguf_files.export(model, file, architecture, words=gguf_files.byte_words(pre))
     return weights.find_stored(file, cache=root).folder
 
 

@@ -1,18 +1,17 @@
-"""Make a target of a model. How it is run is chosen here, and only what that needs is imported.
-
-Each device has a folder, whose module `load` has two functions: `runs_as_stored(model)`, whether it
-uses the tensors of a GGUF file as they are, and `load(model, options)`, which makes the target.
+"""Make a target of a model: a whole decoder of the core where it knows the model and its weights
+are in blocks, else the modules of transformers. Only what that needs is imported.
 """
 
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foresay.arrays import as_path
 from foresay.models import weights
+from foresay.models.cpu.quantised_decoder import can_quantise
+from foresay.models.cpu.stored_decoder import runs_as_stored
 from foresay.models.options import Dtype, LoadOptions, Quantise
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.stored import StoredModel, in_folder
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from foresay.models.cpu.target import CpuTarget
 
 __all__ = ["find_model", "load"]
-
-_DEVICES = {"cpu": "foresay.models.cpu.load"}
 
 
 def find_model(
@@ -43,7 +40,7 @@ def find_model(
     """
     if LoadOptions(dtype, quantize).as_stored:
         found = weights.find_stored(name, cache=cache, progress=progress)
-        if found.gguf is None or _on("cpu").runs_as_stored(found):
+        if found.gguf is None or runs_as_stored(found):
             return found
     return in_folder(weights.find(name, convert=True, cache=cache, progress=progress))
 
@@ -75,10 +72,12 @@ def load(
     progress("read", 0, None)
     if not isinstance(model, StoredModel):
         model = in_folder(Path(as_path(model, "folder")))
-    target: CpuTarget | StoredTarget = _on("cpu").load(model, options)
-    return target
+    if model.gguf is not None and not options.as_stored:
+        model = in_folder(weights.find(model.gguf, convert=True, progress=progress))
+    if model.gguf is not None or (quantize is not None and can_quantise(model.folder)):
+        from foresay.models.cpu.stored_target import load_blocks  # torch
 
+        return load_blocks(model, options)
+    from foresay.models.cpu.modules import load_modules  # transformers, which takes seconds
 
-def _on(device: str) -> Any:
-    """What runs models on a device."""
-    return import_module(_DEVICES[device])
+    return load_modules(model.folder, options)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event, Thread
-from typing import Any
+from threading import Event
 
 from foresay.machine import usable_processors
 from foresay.models.cpu.stored_decoder import decoder_of
@@ -30,22 +29,14 @@ def reading(model: StoredModel) -> Iterator[StoredModel]:
         yield model
         return
     ended = Event()
-    made: Future[Any] = Future()
 
     def check(stage: str, done: int, total: int | None) -> None:
         if ended.is_set():
             raise _Ended
 
-    def read() -> None:
+    with ThreadPoolExecutor(1, "foresay-reading") as pool:
         try:
-            made.set_result(decoder_of(model, usable_processors(), check))
-        except BaseException as error:
-            made.set_exception(error)
-
-    thread = Thread(target=read, name="foresay-reading")
-    thread.start()
-    try:
-        yield replace(model, decoder=made)
-    finally:
-        ended.set()
-        thread.join()
+            made = pool.submit(decoder_of, model, usable_processors(), check)
+            yield replace(model, decoder=made)
+        finally:
+            ended.set()

@@ -4,9 +4,8 @@ A step is one forward pass over the rows of many texts at once: pieces of prompt
 tokens (decode), and draft trees. Each text has a `TextKv`, its keys and values. The attention mask
 of a row follows from its text and its tree; its position is its place in the text, never in memory.
 
-Each device has a folder, which `load.py` and `load_transformers.py` name in a table; what it adds
-is known there alone. `cpu/target.py` and `cpu/stored_target.py` are the targets on processors,
-`plain.py` is the readable twin in pure torch, for any device. What targets share knows no device:
+`cpu/target.py` and `cpu/stored_target.py` are the targets on processors, `plain.py` is the readable
+twin in pure torch, for any device. What targets share knows no device:
 
     rows         the rows of a step          passes      a forward pass of transformers' modules
     attention    the function they call      visibility  which tokens a layer attends to

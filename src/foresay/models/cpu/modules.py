@@ -69,7 +69,6 @@ def make_target(
         shapes,
         names if quantize is None else {},  # of weights that can be replaced
         context=context,
-        deterministic=deterministic,
         threads=options.threads or torch.get_num_threads(),
     )
     progress("try", 2, _TRIALS)

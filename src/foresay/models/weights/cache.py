@@ -18,7 +18,7 @@ from pathlib import Path
 from foresay.errors import ModelError
 from foresay.models.progress import Progress, silent
 
-__all__ = ["FORMAT", "cache_folder", "place", "writing"]
+__all__ = ["FORMAT", "cache_folder", "place"]
 
 FORMAT = 2
 """Changes when the same file would be converted to other bits; part of the names in the cache."""
@@ -51,7 +51,7 @@ def place(
     """
     if final.is_dir():
         return final
-    with writing(final.parent, needed):
+    with _writing(final.parent, needed):
         final.parent.mkdir(parents=True, exist_ok=True)
         with _locked(final.with_name(f".{final.name}.lock"), progress):
             if final.is_dir():  # another process was faster
@@ -77,11 +77,8 @@ def place(
 
 
 @contextmanager
-def writing(folder: Path, needed: int) -> Iterator[None]:
-    """Turns a failure to write in `folder` into a ModelError.
-
-    Raises: ModelError for an OSError.
-    """
+def _writing(folder: Path, needed: int) -> Iterator[None]:
+    """Turns a failure to write in `folder` into a ModelError."""
     try:
         yield
     except OSError as error:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from foresay.errors import ModelError
 from foresay.models.progress import Progress, silent
-from foresay.models.weights.gguf_config import Plan, StoredTensor
+from foresay.models.weights.gguf_config import Plan, StoredTensor, plan
 from foresay.models.weights.gguf_header import Header, Tensor, read_header
-from foresay.models.weights.gguf_texts import planned, write_texts
 from foresay.models.weights.gguf_tokenizer import words_of
 from foresay.models.weights.gguf_values import decoded, tensor_bytes
 from foresay.models.weights.shards import LARGEST, Chunks, bf16_of, write_shards
+from foresay.models.weights.stored import write_texts
 
 __all__ = ["size_of", "write_model"]
 
@@ -50,7 +50,7 @@ def write_model(
     """
     source = Path(file)
     header = read_header(source)
-    made = planned(header, source)
+    made = plan(header, source)
     words = words_of(header, made.config["vocab_size"], str(source))
     made = replace(made, tensors=_untied(made, source))
     total = sum(_written(one.tensor) for one in made.tensors.values())

@@ -7,16 +7,20 @@ tensor is refused by its name: it could change every answer.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foresay.errors import ModelError, UnsupportedModel
+from foresay.models.rope import frequencies
 from foresay.models.weights.gguf_header import Header, Tensor
+from foresay.models.weights.gguf_types import GgmlType
+from foresay.models.weights.gguf_values import tensor_bytes
 from foresay.models.weights.settings import Settings
 
-__all__ = ["Plan", "StoredTensor", "check_rope_factors", "plan"]
+__all__ = ["Plan", "StoredTensor", "plan", "rope_bytes"]
 
 ARCHITECTURES = {
     "llama": ("llama", "LlamaForCausalLM"),
@@ -34,6 +38,7 @@ _KEYS = {
     *("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned"),
     *("attn_logit_softcapping", "final_logit_softcapping"),
 }
+_FACTORS = "rope_freqs.weight"
 # Keys that have no effect when they have this value.
 _IDLE = {
     "expert_count": 0,
@@ -58,19 +63,28 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Plan:
-    """The config, the target's tensors by name, and the file's table of RoPE factors, if any."""
+    """The config, and the target's tensors by name."""
 
     config: dict[str, Any]
     tensors: dict[str, StoredTensor]
-    rope_factors: Tensor | None
 
 
-def plan(header: Header, path: str) -> Plan:
+def rope_bytes(header: Header, file: Path) -> bytes:
+    """The bytes of the file's table of RoPE factors; none if it has none.
+
+    Raises: ModelError naming the tensor if the file is shorter than its header says.
+    """
+    factors = header.tensors.get(_FACTORS)
+    return b"" if factors is None else tensor_bytes(file, factors).tobytes()
+
+
+def plan(header: Header, file: Path) -> Plan:
     """What to write for a file. `lm_head.weight` is among the tensors if the file has an output.
 
     Raises: UnsupportedModel naming what is unknown, ModelError for a key that is missing or has an
     invalid value.
     """
+    path = str(file)
     parts = header.metadata.get("split.count", 1)
     if np.ndim(parts) or parts not in (0, 1):
         raise UnsupportedModel(f"'{path}' is one of {parts} parts of a model; join them first")
@@ -81,17 +95,26 @@ def plan(header: Header, path: str) -> Plan:
         )
     config = _config(_keys(header, architecture, path), architecture, len(header.tensors))
     tensors = _tensors(header, config, architecture, path)
-    used = {stored.tensor.name for stored in tensors.values()} | {"rope_freqs.weight"}
+    used = {stored.tensor.name for stored in tensors.values()} | {_FACTORS}
     for name in header.tensors:
         if name not in used:
             raise UnsupportedModel(
                 f"'{path}' has the tensor '{name}', which a model of architecture "
                 f"'{architecture}' does not use here"
             )
-    factors = header.tensors.get("rope_freqs.weight")
-    if factors is not None and architecture != "llama":
-        raise UnsupportedModel(f"'{path}' has RoPE factors, known only for architecture 'llama'")
-    return Plan(config, tensors, factors)
+    factors = header.tensors.get(_FACTORS)
+    if factors is not None:
+        if architecture != "llama":
+            raise UnsupportedModel(
+                f"'{path}' has RoPE factors, known only for architecture 'llama'"
+            )
+        if factors.kind != GgmlType.F32:
+            raise UnsupportedModel(
+                f"'{path}': the tensor '{_FACTORS}' is of type {factors.kind.name}; expected F32"
+            )
+        found = np.frombuffer(rope_bytes(header, file), "<f4").astype(np.float32)
+        config["rope_scaling"] = _llama3(found, config, path) or config["rope_scaling"]
+    return Plan(config, tensors)
 
 
 def _keys(header: Header, architecture: str, path: str) -> Settings:
@@ -219,32 +242,33 @@ def _rope_scaling(keys: Settings) -> dict[str, Any] | None:
     raise UnsupportedModel(f"{keys.where} scales RoPE by '{kind}'; expected linear or yarn")
 
 
-def check_rope_factors(factors: NDArray[np.float32], config: dict[str, Any], path: str) -> None:
-    """Give the config the scaling of Llama 3 that makes these factors, one per frequency.
+def _llama3(
+    factors: NDArray[np.float32], config: dict[str, Any], path: str
+) -> dict[str, Any] | None:
+    """The scaling of Llama 3 that makes these factors, one per frequency; None for factors of 1.
 
     The file holds the factors and not what they were made from, so the published settings are
     tried: a low and a high frequency factor of 1 and 4 over 8192 positions.
 
     Raises: UnsupportedModel when the factors are others.
     """
-    half = config["head_dim"] // 2
-    factor, low, high, original = float(factors.max()), 1.0, 4.0, 8192
-    with np.errstate(all="ignore"):
-        waves = 2 * np.pi * config["rope_theta"] ** (np.arange(half) / half)
-        smooth = (original / waves - low) / (high - low)
-        between = 1 / ((1 - smooth) / factor + smooth)
-    made = np.where(waves < original / high, 1.0, np.where(waves > original / low, factor, between))
-    if factors.shape != (half,) or not np.allclose(factors, made, rtol=1e-4, atol=0):
-        raise UnsupportedModel(f"'{path}' has RoPE factors that are not those of Llama 3")
-    if np.all(factors == 1):
-        return
-    config["rope_scaling"] = {
+    scaling: dict[str, Any] = {
         "rope_type": "llama3",
         "factor": float(str(factors.max())),
-        "low_freq_factor": low,
-        "high_freq_factor": high,
-        "original_max_position_embeddings": original,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
     }
+    base, head = config["rope_theta"], config["head_dim"]
+    wrong = UnsupportedModel(f"'{path}' has RoPE factors that are not those of Llama 3")
+    if factors.shape != (head // 2,) or not 0 < scaling["factor"] < 1e30:
+        raise wrong
+    plain, scaled = (frequencies(base, head, each, f"'{path}'")[0] for each in (None, scaling))
+    with np.errstate(all="ignore"):
+        made = plain / scaled
+    if not np.allclose(factors, made, rtol=1e-4, atol=0):
+        raise wrong
+    return None if np.all(factors == 1) else scaling
 
 
 def _tensors(

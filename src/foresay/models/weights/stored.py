@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from foresay.errors import ModelError
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.cache import FORMAT, place
 from foresay.models.weights.folder import check
-from foresay.models.weights.gguf_config import Plan, StoredTensor
+from foresay.models.weights.gguf_config import Plan, StoredTensor, plan, rope_bytes
 from foresay.models.weights.gguf_header import Header, read_header
-from foresay.models.weights.gguf_texts import planned, rope_bytes, write_texts
 from foresay.models.weights.gguf_values import not_installed, tensor_bytes
 
-__all__ = ["StoredModel", "in_folder", "in_gguf", "write_folder"]
+if TYPE_CHECKING:
+    from foresay.models.weights.gguf_tokenizer import Words
+
+__all__ = ["StoredModel", "in_folder", "in_gguf", "write_folder", "write_texts"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def in_gguf(file: Path, cache: Path, progress: Progress = silent) -> StoredModel
     if file.suffix != ".gguf":
         raise ModelError(f"'{file}' is a file, but no .gguf; give the folder that it is in")
     header = read_header(file)
-    made = planned(header, file)
+    made = plan(header, file)
     mark = _mark_of(header, file)
     folder = place(
         cache / "models" / f"gguf-header-{mark[:32]}.{FORMAT}",
@@ -96,9 +99,40 @@ def write_folder(
         raise not_installed(error) from error
     progress("words", 0, None)
     header = read_header(file)
-    made = planned(header, file)
+    made = plan(header, file)
     words = words_of(header, made.config["vocab_size"], str(file))
     write_texts(made, words, folder, note=note)
+
+
+def write_texts(made: Plan, words: Words, folder: Path, *, note: Mapping[str, Any]) -> None:
+    """Write config, generation_config, tokenizer and foresay.json, as transformers names them, into
+    a folder that exists. They follow from a file's header and its table of RoPE factors alone.
+
+    note    goes into foresay.json
+
+    Raises: OSError.
+    """
+    ids = {f"{name}_token_id": token for name, token in words.ids.items() if name != "unk"}
+    ends = words.ends[0] if len(words.ends) == 1 else list(words.ends) or None
+    generation = {**ids, "eos_token_id": ends}
+    tied = "lm_head.weight" not in made.tensors
+    texts: dict[str, dict[str, Any]] = {
+        "config.json": {**made.config, "tie_word_embeddings": tied, **ids},
+        "generation_config.json": {
+            k: value for k, value in generation.items() if value is not None
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": made.config["max_position_embeddings"],
+            **words.config,
+        },
+        "foresay.json": {"format": FORMAT, **note},
+    }
+    for name, content in texts.items():
+        written = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (folder / name).write_text(written, encoding="utf-8")
+    (folder / "tokenizer.json").write_text(words.tokenizer, encoding="utf-8")
 
 
 def in_folder(folder: Path) -> StoredModel:

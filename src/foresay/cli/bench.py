@@ -45,16 +45,14 @@ def bench_drafters(
         list[Path] | None,
         typer.Option(
             help='JSON lines, {"category", "turns"} or {"prompt"}; may be given again. Without it '
-            "the prompts of `foresay demo`.",
-            show_default=False,
+            "the prompts of `foresay demo`."
         ),
     ] = None,
     per_category: Annotated[
         int | None, typer.Option(help="Questions of each category.", show_default="all")
     ] = None,
     nodes: Annotated[
-        int | None,
-        typer.Option(help="Of every draft; else what pays.", show_default="adaptive"),
+        int | None, typer.Option(help="Of every draft; else what pays.", show_default="adaptive")
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 96,
     temperature: Annotated[
@@ -159,10 +157,7 @@ def _print(table: Table) -> None:
     print_table([*head, "memory"], [_row(table.row(way)) for way in table.ways])
     print("\nTokens per step by category\n")
     rows = [
-        [
-            category,
-            *(f"{table.total(way, category).tokens_per_step:.2f}" for way in table.ways),
-        ]
+        [category, *(f"{table.total(way, category).tokens_per_step:.2f}" for way in table.ways)]
         for category in table.categories
     ]
     print_table(["category", *table.ways], rows)

@@ -40,8 +40,7 @@ _WAYS = "cloud,cloud-drafts,blocking,ahead,ahead-block,free-run"
 @naming_options({"the way": "--ways"})
 def bench_edge(
     ways: Annotated[
-        str,
-        typer.Option(help="Names with commas between; with --edge-model also edge-only."),
+        str, typer.Option(help="Names with commas between; with --edge-model also edge-only.")
     ] = _WAYS,
     rtt: Annotated[
         str, typer.Option(help="Round-trip times in ms, with commas between.")
@@ -57,8 +56,7 @@ def bench_edge(
         list[Path] | None,
         typer.Option(
             help='JSON lines, {"category", "turns"} or {"prompt"}; may be given again. Only the '
-            "first turn is asked. Without it the prompts of `foresay demo` that restate a text.",
-            show_default=False,
+            "first turn is asked. Without it the prompts of `foresay demo` that restate a text."
         ),
     ] = None,
     per_category: Annotated[
@@ -75,28 +73,21 @@ def bench_edge(
     model: Model = DEFAULT_MODEL,
     drafter: Annotated[str, typer.Option(help="Of the edge.")] = "suffix",
     corpus: Annotated[
-        Path | None, typer.Option(help="A corpus file for the edge's drafter.", show_default=False)
+        Path | None, typer.Option(help="A corpus file for the edge's drafter.")
     ] = None,
     gate: Annotated[
         bool, typer.Option("--gate", help="The edge sends early, and drafts less, at hard tokens.")
     ] = False,
     edge_model: Annotated[
-        str | None,
-        typer.Option(help="The edge's own model, for the way edge-only.", show_default=False),
+        str | None, typer.Option(help="The edge's own model, for the way edge-only.")
     ] = None,
     cloud_drafter: Annotated[
         str, typer.Option(help="Of the server; 'edge': only the edge's drafts.")
     ] = "suffix",
     memory_mb: Annotated[int, typer.Option(min=1, help="For the KV cache of each server.")] = 512,
-    log: Annotated[
-        Path | None, typer.Option(help="Write every round as a JSON line.", show_default=False)
-    ] = None,
-    prometheus: Annotated[
-        Path | None, typer.Option(help="Write Prometheus' text format.", show_default=False)
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with charts.", show_default=False)
-    ] = None,
+    log: Annotated[Path | None, typer.Option(help="Write every round as a JSON line.")] = None,
+    prometheus: Annotated[Path | None, typer.Option(help="Write Prometheus' text format.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare edge streams with the cloud alone over emulated networks.

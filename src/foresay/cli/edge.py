@@ -74,8 +74,7 @@ def edge(
         typer.Option(help="suffix, sam, ngram, corpus, merge, model:NAME, joined with +; or none."),
     ] = "suffix",
     draft_model: Annotated[
-        str | None,
-        typer.Option(help="A smaller model that drafts too, as +model:NAME.", show_default=False),
+        str | None, typer.Option(help="A smaller model that drafts too, as +model:NAME.")
     ] = None,
     corpus: Corpus = None,
     max_tokens: MaxTokens = 256,
@@ -93,15 +92,12 @@ def edge(
         PresetOption | None,
         typer.Option(
             help="Other defaults: published, a configuration from the literature. Options that are "
-            "given count.",
-            show_default=False,
+            "given count."
         ),
     ] = None,
     wait: Annotated[
         WaitOption | None,
-        typer.Option(
-            help="How long the cloud waits for drafts; default: it chooses.", show_default=False
-        ),
+        typer.Option(help="How long the cloud waits for drafts; default: it chooses."),
     ] = None,
     no_ahead: Annotated[
         bool, typer.Option("--no-ahead", help="Wait for each verdict before the next draft.")
@@ -140,8 +136,7 @@ def edge(
         str | None,
         typer.Option(
             help="The server's key. Other users of this machine can read it: FORESAY_API_KEY is "
-            "safer.",
-            show_default=False,
+            "safer."
         ),
     ] = None,
     as_json: AsJson = False,

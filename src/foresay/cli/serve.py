@@ -58,32 +58,24 @@ def serve(
         list[str] | None,
         typer.Option(
             help="An API key, each a tenant of its own; may be given again. Other "
-            "users of this machine can read it: FORESAY_API_KEY and --keys are safer.",
-            show_default=False,
+            "users of this machine can read it: FORESAY_API_KEY and --keys are safer."
         ),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file with lines TENANT KEY, or TENANT sha256:DIGEST.", show_default=False
-        ),
+        Path | None, typer.Option(help="A file with lines TENANT KEY, or TENANT sha256:DIGEST.")
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
             help="An origin of web pages that may send requests, such as https://chat.example.org, "
-            "or '*' for any; may be given again.",
-            show_default=False,
+            "or '*' for any; may be given again."
         ),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without keys.")
     ] = False,
     name: Annotated[
-        str | None,
-        typer.Option(
-            "--served-model-name", help="What clients call the model.", show_default=False
-        ),
+        str | None, typer.Option("--served-model-name", help="What clients call the model.")
     ] = None,
     drafter: Drafter = "suffix",
     policy: Policy = "adaptive",
@@ -93,11 +85,7 @@ def serve(
     max_running: Annotated[int, typer.Option(help="Requests in one step, at most.", min=1)] = 256,
     memory_mb: Annotated[
         int | None,
-        typer.Option(
-            help="For the KV cache; by default a quarter of the free memory.",
-            min=1,
-            show_default=False,
-        ),
+        typer.Option(help="For the KV cache; by default a quarter of the free memory.", min=1),
     ] = None,
     tenant_mb: Annotated[
         int, typer.Option(help="For one tenant's history to draft from.", min=0, max=1 << 20)
@@ -123,8 +111,8 @@ def serve(
     hide: Annotated[
         bool, typer.Option("--hide-acceptance", help="Hide acceptance statistics from clients.")
     ] = False,
-    ssl_certfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
-    ssl_keyfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
+    ssl_certfile: Annotated[str | None, typer.Option(help="For TLS.")] = None,
+    ssl_keyfile: Annotated[str | None, typer.Option(help="For TLS.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Serve a model with an OpenAI-compatible API.

@@ -52,17 +52,13 @@ def train_write(
     ] = 0,
     prompts: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="JSON lines with a prompt, a question or turns; may be given again.",
-            show_default=False,
-        ),
+        typer.Option(help="JSON lines with a prompt, a question or turns; may be given again."),
     ] = None,
     turns: Annotated[int, typer.Option(help="Of each conversation; later ones are invented.")] = 1,
     temperature: Annotated[
         list[float] | None,
         typer.Option(
-            help="Conversations have these in turns; may be given again. 0 and 0.8 without it.",
-            show_default=False,
+            help="Conversations have these in turns; may be given again. 0 and 0.8 without it."
         ),
     ] = None,
     most: Annotated[int, typer.Option(help="Tokens of an answer.")] = 384,
@@ -227,14 +223,13 @@ def train_eagle(
         int, typer.Option(help="How many tokens it can draft: the corpus's most frequent.")
     ] = 8192,
     intermediate: Annotated[
-        int | None, typer.Option(help="Width of its MLP; else the model's.", show_default=False)
+        int | None, typer.Option(help="Width of its MLP; else the model's.")
     ] = None,
     layer: Annotated[
         list[int] | None,
         typer.Option(
             help="Layer whose input is a feature; may be given again. Without it the last hidden "
-            "state is the feature.",
-            show_default=False,
+            "state is the feature."
         ),
     ] = None,
     held_out: HeldOut = 0.05,

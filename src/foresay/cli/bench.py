@@ -12,7 +12,6 @@ from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
     Dtype,
-    DtypeOption,
     Model,
     Quantize,
     load,
@@ -60,7 +59,7 @@ def bench_drafters(
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampled answers.")] = 1,
     model: Model = DEFAULT_MODEL,
-    dtype: Dtype = DtypeOption.auto,
+    dtype: Dtype = "auto",
     quantize: Quantize = None,
     memory_mb: Annotated[
         int, typer.Option(min=1, help="For the KV cache of each drafter's engine.")

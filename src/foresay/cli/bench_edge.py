@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,7 @@ import typer
 from foresay.cli.bench import bench_app, read_or_built_in
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import DEFAULT_MODEL, Model, require_engine
-from foresay.cli.options import naming_options
+from foresay.cli.options import SERVER, naming_options, require
 from foresay.cli.root import AsJson
 from foresay.cli.show import print_table, tolerate_encoding
 from foresay.cli.waiting import waiting
@@ -26,13 +25,6 @@ from foresay.errors import ForesayError, InputError
 if TYPE_CHECKING:
     from foresay.bench.edge_table import EdgeTable
 
-_NEEDED = {
-    "starlette": "starlette",
-    "uvicorn": "uvicorn",
-    "msgspec": "msgspec",
-    "prometheus_client": "prometheus-client",
-    "websockets": "websockets",
-}
 _WAYS = "cloud,cloud-drafts,blocking,ahead,ahead-block,free-run"
 
 
@@ -146,12 +138,7 @@ def bench_edge(
         raise InputError(f"category is {category!r}; expected one of {', '.join(there)}")
     questions = [question for question in questions if category in (None, question.category)]
     require_engine("bench")
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"foresay bench edge needs {' and '.join(missing)}; install with: "
-            "pip install '.[serve,edge]' in foresay's checkout"
-        )
+    require("bench edge", "serve,edge", *SERVER)
     from foresay.bench.edge_runs import EdgeSetup, run_edge
 
     setup = EdgeSetup(

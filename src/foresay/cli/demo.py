@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foresay.cli.interrupts import Interrupts
-from foresay.cli.model import DEFAULT_MODEL, Dtype, DtypeOption, Model, load, require_engine
+from foresay.cli.model import DEFAULT_MODEL, Dtype, Model, load, require_engine
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_heading, print_table, tolerate_encoding
 from foresay.cli.waiting import Waiting, waiting
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def demo(
     model: Model = DEFAULT_MODEL,
     max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 128,
-    dtype: Dtype = DtypeOption.auto,
+    dtype: Dtype = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Answer built-in prompts without and with speculation, and compare.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,17 +18,6 @@ if TYPE_CHECKING:
 TraceFile = Annotated[Path, typer.Argument(help="Trace file: JSON lines, optionally gzipped.")]
 
 
-class ShareOption(str, Enum):
-    none = "none"
-    group = "group"
-    all = "all"
-
-
-class OrderOption(str, Enum):
-    file = "file"
-    stagger = "stagger"
-
-
 @app.command()
 def replay(
     file: TraceFile,
@@ -39,16 +27,17 @@ def replay(
     budget: Annotated[int, typer.Option(help="Nodes per draft, 1 to 4096.")] = 16,
     chain: Annotated[bool, typer.Option("--chain", help="Draft a chain: no branches.")] = False,
     share: Annotated[
-        ShareOption,
+        Literal["none", "group", "all"],
         typer.Option(
             help="What requests draft from: own text, also their group, or all texts; "
             "ngram always uses own text only."
         ),
-    ] = ShareOption.none,
+    ] = "none",
     lockstep: Annotated[int, typer.Option(help="Requests that advance together.")] = 1,
     order: Annotated[
-        OrderOption, typer.Option(help="File order, or one sibling of every group first.")
-    ] = OrderOption.file,
+        Literal["file", "stagger"],
+        typer.Option(help="File order, or one sibling of every group first."),
+    ] = "file",
     epochs: Annotated[
         int,
         typer.Option(
@@ -100,17 +89,15 @@ def replay(
     traces = read_traces(file)
     made_drafter = make_drafter(
         drafter,
-        share=share.value,
+        share=share,
         corpus=corpus,
         tokenizer_hash=None if tokenizer is None else tokenizer_hash_of(tokenizer),
         verify=True,
         chain=chain,
     )
     if epochs != 1:
-        if share is not ShareOption.all:
-            raise InputError(
-                f"share is {share.value!r} (--share) with {epochs} epochs; expected 'all'"
-            )
+        if share != "all":
+            raise InputError(f"share is {share!r} (--share) with {epochs} epochs; expected 'all'")
         if curve is not None or plot is not None:
             raise InputError(
                 "a curve is of one epoch; expected --curve and --plot without --epochs"
@@ -123,7 +110,7 @@ def replay(
                 budget=budget,
                 chain=chain,
                 lockstep=lockstep,
-                order=order.value,
+                order=order,
                 progress=advance,
             )
         _print_epochs(results, as_json)
@@ -134,9 +121,9 @@ def replay(
             made_drafter,
             budget=budget,
             chain=chain,
-            share=share.value,
+            share=share,
             lockstep=lockstep,
-            order=order.value,
+            order=order,
             progress=advance,
         )
     if curve is not None:

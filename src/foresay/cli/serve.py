@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,13 +19,13 @@ from foresay.cli.model import (
     Corpus,
     Drafter,
     Dtype,
-    DtypeOption,
     Policy,
     Quantize,
     check_names,
     load,
     require_engine,
 )
+from foresay.cli.options import SERVER, require
 from foresay.cli.root import app
 from foresay.cli.waiting import Lines
 from foresay.errors import InputError
@@ -35,13 +34,6 @@ if TYPE_CHECKING:
     from foresay.serve.keys import Keys
 
 _log = logging.getLogger("foresay.serve")
-_NEEDED = {
-    "starlette": "starlette",
-    "uvicorn": "uvicorn",
-    "msgspec": "msgspec",
-    "prometheus_client": "prometheus-client",
-    "websockets": "websockets",
-}
 
 
 @app.command()
@@ -80,7 +72,7 @@ def serve(
     drafter: Drafter = "suffix",
     policy: Policy = "adaptive",
     corpus: Corpus = None,
-    dtype: Dtype = DtypeOption.auto,
+    dtype: Dtype = "auto",
     quantize: Quantize = None,
     max_running: Annotated[int, typer.Option(help="Requests in one step, at most.", min=1)] = 256,
     memory_mb: Annotated[
@@ -136,12 +128,7 @@ def serve(
            -d '{"prompt": "Once upon a time", "max_tokens": 32}'
     """
     require_engine("serve")
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"foresay serve needs {' and '.join(missing)}; install with: "
-            "pip install '.[serve]' in foresay's checkout"
-        )
+    require("serve", "serve", *SERVER)
     check_names("none" if drafter == "edge" else drafter, policy)
     _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foresay.cli.asking import MaxTokens
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
@@ -31,6 +32,10 @@ bench_app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 
+PerCategory = Annotated[
+    int | None, typer.Option(help="Questions of each category.", show_default="all")
+]
+FileTemperature = Annotated[float, typer.Option(help="For the prompts of a file; 0 is greedy.")]
 _DRAFTERS = "none,suffix,ngram,sam,recycle,suffix+recycle"
 
 
@@ -47,16 +52,12 @@ def bench_drafters(
             "the prompts of `foresay demo`."
         ),
     ] = None,
-    per_category: Annotated[
-        int | None, typer.Option(help="Questions of each category.", show_default="all")
-    ] = None,
+    per_category: PerCategory = None,
     nodes: Annotated[
         int | None, typer.Option(help="Of every draft; else what pays.", show_default="adaptive")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 96,
-    temperature: Annotated[
-        float, typer.Option(help="For the prompts of a file; 0 is greedy.")
-    ] = 0.0,
+    max_tokens: MaxTokens = 96,
+    temperature: FileTemperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampled answers.")] = 1,
     model: Model = DEFAULT_MODEL,
     dtype: Dtype = "auto",

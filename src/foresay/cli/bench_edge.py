@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foresay.cli.bench import bench_app, read_or_built_in
+from foresay.cli.asking import MaxTokens
+from foresay.cli.bench import FileTemperature, PerCategory, bench_app, read_or_built_in
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import DEFAULT_MODEL, Model, require_engine
 from foresay.cli.options import SERVER, naming_options, require
@@ -51,16 +52,12 @@ def bench_edge(
             "first turn is asked. Without it the prompts of `foresay demo` that restate a text."
         ),
     ] = None,
-    per_category: Annotated[
-        int | None, typer.Option(help="Questions of each category.", show_default="all")
-    ] = None,
+    per_category: PerCategory = None,
     category: Annotated[
         str | None, typer.Option(help="Only this category of --prompts.", show_default="all")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 96,
-    temperature: Annotated[
-        float, typer.Option(help="For the prompts of a file; 0 is greedy.")
-    ] = 0.0,
+    max_tokens: MaxTokens = 96,
+    temperature: FileTemperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampled answers, jitter and loss.")] = 1,
     model: Model = DEFAULT_MODEL,
     drafter: Annotated[str, typer.Option(help="Of the edge.")] = "suffix",

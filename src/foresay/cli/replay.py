@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from foresay.cli.model import Corpus
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import check_out, print_fields, print_table, progress
 from foresay.errors import InputError
@@ -45,9 +46,7 @@ def replay(
             "answers of the earlier ones to draft from; needs --share all."
         ),
     ] = 1,
-    corpus: Annotated[
-        Path | None, typer.Option(help="Corpus file to draft from as well; verified first.")
-    ] = None,
+    corpus: Corpus = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Tokenizer file; refuse a corpus of another one.")
     ] = None,
@@ -95,6 +94,8 @@ def replay(
         verify=True,
         chain=chain,
     )
+    how: Any = {"budget": budget, "chain": chain, "lockstep": lockstep, "order": order}
+    tokens = sum(len(trace.output) for trace in traces)
     if epochs != 1:
         if share != "all":
             raise InputError(f"share is {share!r} (--share) with {epochs} epochs; expected 'all'")
@@ -102,30 +103,12 @@ def replay(
             raise InputError(
                 "a curve is of one epoch; expected --curve and --plot without --epochs"
             )
-        with progress("replaying", sum(len(t.output) for t in traces)) as advance:
-            results = replay_epochs(
-                traces,
-                made_drafter,
-                epochs,
-                budget=budget,
-                chain=chain,
-                lockstep=lockstep,
-                order=order,
-                progress=advance,
-            )
+        with progress("replaying", tokens) as advance:
+            results = replay_epochs(traces, made_drafter, epochs, progress=advance, **how)
         _print_epochs(results, as_json)
         return
-    with progress("replaying", sum(len(t.output) for t in traces)) as advance:
-        result = run_replay(
-            traces,
-            made_drafter,
-            budget=budget,
-            chain=chain,
-            share=share,
-            lockstep=lockstep,
-            order=order,
-            progress=advance,
-        )
+    with progress("replaying", tokens) as advance:
+        result = run_replay(traces, made_drafter, share=share, progress=advance, **how)
     if curve is not None:
         curves.write_csv(result, curve)
     if plot is not None:

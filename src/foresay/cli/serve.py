@@ -158,8 +158,8 @@ def serve(
     check_address(address)
     with Lines(_log_stage) as wait:
         wait("import", 0, None)
+        from foresay.serve.server import serve as run
         from foresay.serve.start import ServeSettings
-        from foresay.serve.start import serve as run
     made_drafter = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20, model)
     # Each thread that runs a model has worker threads as long as it lives; with more workers than
     # processors, they sleep between two layers. The server's own thread will run the model, so the

@@ -51,11 +51,11 @@ class Phases:
 def start(file: str, began: float) -> None:
     """One start in this process; prints its phases."""
     phases = Phases(began)
-    from foresay.cli.model import DtypeOption, load
+    from foresay.cli.model import load
     from foresay.sampling.params import SamplingParams
 
     reports: Any = phases
-    llm = load(file, DtypeOption.auto, reports)
+    llm = load(file, "auto", reports)
     phases("answer", 0, None)
     chat = llm.tokenizer.chats
     (result,) = llm.generate("hi", SamplingParams(max_tokens=1, temperature=0.0), chat=chat)

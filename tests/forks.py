@@ -148,7 +148,7 @@ LIGHT = Server(*_COMMAND_LINE)
 WARM = Server(
     *_COMMAND_LINE,
     *("torch", "transformers.models.llama.modeling_llama", "transformers.models.auto"),
-    *("foresay.engine.llm", "foresay.models.load", "foresay.serve.start", "foresay.edge.client"),
+    *("foresay.engine.llm", "foresay.models.load", "foresay.serve.server", "foresay.edge.client"),
     "steady",
 )
 

@@ -156,8 +156,8 @@ def test_the_missing_extra_is_named() -> None:
     done = without(("websockets",), "edge", "--cloud", "http://127.0.0.1:9", "Hello")
     assert done.returncode == 1
     assert done.stderr == (
-        "foresay: foresay edge needs websockets; install with: pip install '.[edge]' in foresay's "
-        "checkout\n"
+        "foresay: foresay edge needs websockets; install it with: pip install '.[edge]' in "
+        "foresay's checkout\n"
     )
     libraries = json.loads(call("doctor", "--json").out)["libraries"]
     (found,) = [library for library in libraries if library["name"] == "websockets"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from edge.test_command import asked, beside, folder  # noqa: F401
 from edge.toy_cloud import VOCABULARY, plain, toy_cloud
-from foresay.cli.edge import PresetOption
+from foresay.cli.edge import PresetName
 from foresay.edge.client import EdgeClient
 from foresay.edge.gating import Gate, Thresholds
 from foresay.edge.messages import Open, Sampling
@@ -39,7 +39,7 @@ def test_the_published_values() -> None:
     on = replace(PUBLISHED, gate=True).client_options()["gate"]
     assert isinstance(on, Gate) and on.thresholds.hard_ratio == 0.3
     assert preset_of("published") is PUBLISHED
-    assert [one.value for one in PresetOption] == list(PRESETS)
+    assert get_args(PresetName) == tuple(PRESETS)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import httpx
 from foresay.engine.llm import LLM
 from foresay.serve.address import Address
 from foresay.serve.server import Server
-from foresay.serve.start import ServeSettings, make_server, tenant_drafter
+from foresay.serve.start import ServeSettings, tenant_drafter
 
 MEMORY = 1 << 25
 
@@ -119,7 +119,7 @@ def running(llm: LLM, drafter: Any, key: str | None = None, **settings: Any) -> 
     async def run() -> None:
         told = ServeSettings("tiny", Address(port=0), **settings)
         found["loop"] = asyncio.get_running_loop()
-        found["server"] = make_server(llm, drafter, told, lambda url: ready.set())
+        found["server"] = Server(llm, drafter, told, lambda url: ready.set())
         await found["server"].run_until_stopped()
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))

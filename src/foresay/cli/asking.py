@@ -12,8 +12,7 @@ __all__ = [
 ]
 
 Prompts = Annotated[
-    list[str] | None,
-    typer.Argument(help="The prompt; - is all of stdin.", metavar="PROMPT", show_default=False),
+    list[str] | None, typer.Argument(help="The prompt; - is all of stdin.", metavar="PROMPT")
 ]
 MaxTokens = Annotated[int, typer.Option(help="Tokens per answer, at most.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy: always the likeliest token.")]
@@ -25,15 +24,10 @@ MinP = Annotated[
     float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")
 ]
 ProcessorOrder = Annotated[
-    str,
-    typer.Option(help="In which order these limits and the temperature are applied."),
+    str, typer.Option(help="In which order these limits and the temperature are applied.")
 ]
-Seed = Annotated[
-    int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
-]
-Stop = Annotated[
-    list[str] | None, typer.Option(help="A stop string; may be given again.", show_default=False)
-]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same answer.")]
+Stop = Annotated[list[str] | None, typer.Option(help="A stop string; may be given again.")]
 Raw = Annotated[
     bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
 ]

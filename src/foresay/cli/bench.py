@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foresay.cli.asking import MaxTokens
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
     Dtype,
-    DtypeOption,
     Model,
     Quantize,
     load,
@@ -32,6 +32,10 @@ bench_app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 
+PerCategory = Annotated[
+    int | None, typer.Option(help="Questions of each category.", show_default="all")
+]
+FileTemperature = Annotated[float, typer.Option(help="For the prompts of a file; 0 is greedy.")]
 _DRAFTERS = "none,suffix,ngram,sam,recycle,suffix+recycle"
 
 
@@ -45,24 +49,18 @@ def bench_drafters(
         list[Path] | None,
         typer.Option(
             help='JSON lines, {"category", "turns"} or {"prompt"}; may be given again. Without it '
-            "the prompts of `foresay demo`.",
-            show_default=False,
+            "the prompts of `foresay demo`."
         ),
     ] = None,
-    per_category: Annotated[
-        int | None, typer.Option(help="Questions of each category.", show_default="all")
-    ] = None,
+    per_category: PerCategory = None,
     nodes: Annotated[
-        int | None,
-        typer.Option(help="Of every draft; else what pays.", show_default="adaptive"),
+        int | None, typer.Option(help="Of every draft; else what pays.", show_default="adaptive")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 96,
-    temperature: Annotated[
-        float, typer.Option(help="For the prompts of a file; 0 is greedy.")
-    ] = 0.0,
+    max_tokens: MaxTokens = 96,
+    temperature: FileTemperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampled answers.")] = 1,
     model: Model = DEFAULT_MODEL,
-    dtype: Dtype = DtypeOption.auto,
+    dtype: Dtype = "auto",
     quantize: Quantize = None,
     memory_mb: Annotated[
         int, typer.Option(min=1, help="For the KV cache of each drafter's engine.")
@@ -159,10 +157,7 @@ def _print(table: Table) -> None:
     print_table([*head, "memory"], [_row(table.row(way)) for way in table.ways])
     print("\nTokens per step by category\n")
     rows = [
-        [
-            category,
-            *(f"{table.total(way, category).tokens_per_step:.2f}" for way in table.ways),
-        ]
+        [category, *(f"{table.total(way, category).tokens_per_step:.2f}" for way in table.ways)]
         for category in table.categories
     ]
     print_table(["category", *table.ways], rows)

@@ -7,17 +7,17 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foresay.cli.bench import bench_app, read_or_built_in
+from foresay.cli.asking import MaxTokens
+from foresay.cli.bench import FileTemperature, PerCategory, bench_app, read_or_built_in
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import DEFAULT_MODEL, Model, require_engine
-from foresay.cli.options import naming_options
+from foresay.cli.options import SERVER, naming_options, require
 from foresay.cli.root import AsJson
 from foresay.cli.show import print_table, tolerate_encoding
 from foresay.cli.waiting import waiting
@@ -26,13 +26,6 @@ from foresay.errors import ForesayError, InputError
 if TYPE_CHECKING:
     from foresay.bench.edge_table import EdgeTable
 
-_NEEDED = {
-    "starlette": "starlette",
-    "uvicorn": "uvicorn",
-    "msgspec": "msgspec",
-    "prometheus_client": "prometheus-client",
-    "websockets": "websockets",
-}
 _WAYS = "cloud,cloud-drafts,blocking,ahead,ahead-block,free-run"
 
 
@@ -40,8 +33,7 @@ _WAYS = "cloud,cloud-drafts,blocking,ahead,ahead-block,free-run"
 @naming_options({"the way": "--ways"})
 def bench_edge(
     ways: Annotated[
-        str,
-        typer.Option(help="Names with commas between; with --edge-model also edge-only."),
+        str, typer.Option(help="Names with commas between; with --edge-model also edge-only.")
     ] = _WAYS,
     rtt: Annotated[
         str, typer.Option(help="Round-trip times in ms, with commas between.")
@@ -57,46 +49,34 @@ def bench_edge(
         list[Path] | None,
         typer.Option(
             help='JSON lines, {"category", "turns"} or {"prompt"}; may be given again. Only the '
-            "first turn is asked. Without it the prompts of `foresay demo` that restate a text.",
-            show_default=False,
+            "first turn is asked. Without it the prompts of `foresay demo` that restate a text."
         ),
     ] = None,
-    per_category: Annotated[
-        int | None, typer.Option(help="Questions of each category.", show_default="all")
-    ] = None,
+    per_category: PerCategory = None,
     category: Annotated[
         str | None, typer.Option(help="Only this category of --prompts.", show_default="all")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 96,
-    temperature: Annotated[
-        float, typer.Option(help="For the prompts of a file; 0 is greedy.")
-    ] = 0.0,
+    max_tokens: MaxTokens = 96,
+    temperature: FileTemperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampled answers, jitter and loss.")] = 1,
     model: Model = DEFAULT_MODEL,
     drafter: Annotated[str, typer.Option(help="Of the edge.")] = "suffix",
     corpus: Annotated[
-        Path | None, typer.Option(help="A corpus file for the edge's drafter.", show_default=False)
+        Path | None, typer.Option(help="A corpus file for the edge's drafter.")
     ] = None,
     gate: Annotated[
         bool, typer.Option("--gate", help="The edge sends early, and drafts less, at hard tokens.")
     ] = False,
     edge_model: Annotated[
-        str | None,
-        typer.Option(help="The edge's own model, for the way edge-only.", show_default=False),
+        str | None, typer.Option(help="The edge's own model, for the way edge-only.")
     ] = None,
     cloud_drafter: Annotated[
         str, typer.Option(help="Of the server; 'edge': only the edge's drafts.")
     ] = "suffix",
     memory_mb: Annotated[int, typer.Option(min=1, help="For the KV cache of each server.")] = 512,
-    log: Annotated[
-        Path | None, typer.Option(help="Write every round as a JSON line.", show_default=False)
-    ] = None,
-    prometheus: Annotated[
-        Path | None, typer.Option(help="Write Prometheus' text format.", show_default=False)
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with charts.", show_default=False)
-    ] = None,
+    log: Annotated[Path | None, typer.Option(help="Write every round as a JSON line.")] = None,
+    prometheus: Annotated[Path | None, typer.Option(help="Write Prometheus' text format.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare edge streams with the cloud alone over emulated networks.
@@ -155,12 +135,7 @@ def bench_edge(
         raise InputError(f"category is {category!r}; expected one of {', '.join(there)}")
     questions = [question for question in questions if category in (None, question.category)]
     require_engine("bench")
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"foresay bench edge needs {' and '.join(missing)}; install with: "
-            "pip install '.[serve,edge]' in foresay's checkout"
-        )
+    require("bench edge", "serve,edge", *SERVER)
     from foresay.bench.edge_runs import EdgeSetup, run_edge
 
     setup = EdgeSetup(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,11 +17,6 @@ app.add_typer(corpus_app, name="corpus")
 CorpusFile = Annotated[Path, typer.Argument(help="Corpus file.")]
 
 
-class FieldOption(str, Enum):
-    both = "both"
-    output = "output"
-
-
 @corpus_app.command("build")
 def corpus_build(
     paths: Annotated[
@@ -31,8 +25,9 @@ def corpus_build(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Corpus file to write.")],
     field: Annotated[
-        FieldOption, typer.Option(help="Index prompts and outputs, or outputs only.")
-    ] = FieldOption.both,
+        Literal["both", "output"],
+        typer.Option(help="Index prompts and outputs, or outputs only."),
+    ] = "both",
     tokenizer: Annotated[
         Path | None, typer.Option(help="Tokenizer file (tokenizer.json) to bind the corpus to.")
     ] = None,
@@ -57,7 +52,7 @@ def corpus_build(
         corpus.build(
             paths,
             out,
-            field=field.value,
+            field=field,
             tokenizer_hash=None if tokenizer is None else corpus.tokenizer_hash_of(tokenizer),
             vocabulary=vocabulary,
             progress=report,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from foresay.cli.asking import MaxTokens
 from foresay.cli.interrupts import Interrupts
-from foresay.cli.model import DEFAULT_MODEL, Dtype, DtypeOption, Model, load, require_engine
+from foresay.cli.model import DEFAULT_MODEL, Dtype, Model, load, require_engine
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_heading, print_table, tolerate_encoding
 from foresay.cli.waiting import Waiting, waiting
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 @app.command()
 def demo(
     model: Model = DEFAULT_MODEL,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 128,
-    dtype: Dtype = DtypeOption.auto,
+    max_tokens: MaxTokens = 128,
+    dtype: Dtype = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Answer built-in prompts without and with speculation, and compare.

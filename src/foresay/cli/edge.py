@@ -7,10 +7,8 @@ import json
 import os
 import re
 from contextlib import aclosing
-from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -29,7 +27,7 @@ from foresay.cli.asking import (
 from foresay.cli.edge_shown import Shown
 from foresay.cli.generate import read_prompts
 from foresay.cli.model import DEFAULT_MODEL, Corpus, require_engine
-from foresay.cli.options import naming_options
+from foresay.cli.options import given, naming_options, require
 from foresay.cli.root import app
 from foresay.cli.show import print_heading, tolerate_encoding
 from foresay.cli.waiting import waiting
@@ -41,23 +39,8 @@ if TYPE_CHECKING:
     from foresay.sampling.params import SamplingParams
 
 
-class WaitOption(str, Enum):
-    block = "block"
-    free_run = "free-run"
-    adaptive = "adaptive"
-
-
-_NEEDED = ("msgspec", "websockets", "tokenizers", "jinja2")
+PresetName: TypeAlias = Literal["published"]
 _SEED = re.compile(r"\bwith seed (\d+)\b")
-
-
-class KOption(str, Enum):
-    acceptance = "acceptance"
-    link = "link"
-
-
-class PresetOption(str, Enum):
-    published = "published"
 
 
 @app.command()
@@ -74,8 +57,7 @@ def edge(
         typer.Option(help="suffix, sam, ngram, corpus, merge, model:NAME, joined with +; or none."),
     ] = "suffix",
     draft_model: Annotated[
-        str | None,
-        typer.Option(help="A smaller model that drafts too, as +model:NAME.", show_default=False),
+        str | None, typer.Option(help="A smaller model that drafts too, as +model:NAME.")
     ] = None,
     corpus: Corpus = None,
     max_tokens: MaxTokens = 256,
@@ -90,25 +72,23 @@ def edge(
     stop: Stop = None,
     raw: Raw = False,
     preset: Annotated[
-        PresetOption | None,
+        PresetName | None,
         typer.Option(
             help="Other defaults: published, a configuration from the literature. Options that are "
-            "given count.",
-            show_default=False,
+            "given count."
         ),
     ] = None,
     wait: Annotated[
-        WaitOption | None,
-        typer.Option(
-            help="How long the cloud waits for drafts; default: it chooses.", show_default=False
-        ),
+        Literal["block", "free-run", "adaptive"] | None,
+        typer.Option(help="How long the cloud waits for drafts; default: it chooses."),
     ] = None,
     no_ahead: Annotated[
         bool, typer.Option("--no-ahead", help="Wait for each verdict before the next draft.")
     ] = False,
     k: Annotated[
-        KOption, typer.Option("--k", help="Tokens per message: by acceptance, or by the link too.")
-    ] = KOption.link,
+        Literal["acceptance", "link"],
+        typer.Option("--k", help="Tokens per message: by acceptance, or by the link too."),
+    ] = "link",
     gate: Annotated[
         bool, typer.Option("--gate", help="Send early, and draft less far, at hard tokens.")
     ] = False,
@@ -140,8 +120,7 @@ def edge(
         str | None,
         typer.Option(
             help="The server's key. Other users of this machine can read it: FORESAY_API_KEY is "
-            "safer.",
-            show_default=False,
+            "safer."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -164,12 +143,7 @@ def edge(
     The JSON objects have prompt, text, token_ids, sources, finish_reason, edge_only and stats.
     Of sources there is one per token; "" is a token of the server's model itself.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"foresay edge needs {' and '.join(missing)}; install with: "
-            "pip install '.[edge]' in foresay's checkout"
-        )
+    require("edge", "edge", "msgspec", "websockets", "tokenizers", "jinja2")
     from foresay.edge.preset import preset_of
     from foresay.sampling.params import SamplingParams
 
@@ -180,9 +154,9 @@ def edge(
         "top_p": top_p,
         "repetition_penalty": repetition_penalty,
     }
-    chosen = None if preset is None else preset_of(preset.value)
+    chosen = None if preset is None else preset_of(preset)
     if chosen is not None:
-        sampling |= {name: getattr(chosen, name) for name in sampling if not _given(context, name)}
+        sampling |= {name: getattr(chosen, name) for name in sampling if not given(context, name)}
     params = SamplingParams(
         max_tokens=max_tokens,
         top_k=top_k,
@@ -210,16 +184,16 @@ def edge(
         tokenizer, vocabulary, known = _tokenizer(model, progress)
     words = None if corpus is None or not gate else CorpusWords.of(corpus, tokenizer)
     sending: dict[str, Any] = {
-        "wait": "" if wait is None else wait.value,
+        "wait": wait or "",
         "ahead": not no_ahead,
-        "rule": AcceptanceRule() if k is KOption.acceptance else LinkRule(),
+        "rule": AcceptanceRule() if k == "acceptance" else LinkRule(),
         "gate": usual_gate(words) if gate else None,
     }
     if chosen is not None:
         told = {
             "wait": wait is not None,
             "ahead": no_ahead,
-            "rule": _given(context, "k"),
+            "rule": given(context, "k"),
             "gate": gate,
         }
         options = chosen.client_options()
@@ -249,12 +223,6 @@ def edge(
         raise StreamError(_SEED.sub(r"with --seed \1", str(error)), error.code) from error
     finally:
         client.close()
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    """Whether the user gave this parameter of the command."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _drafter(name: str, draft_model: str | None) -> str | None:

@@ -30,7 +30,6 @@ from foresay.cli.model import (
     Corpus,
     Drafter,
     Dtype,
-    DtypeOption,
     Model,
     Policy,
     Quantize,
@@ -75,7 +74,7 @@ def generate(
     n: Annotated[int, typer.Option("-n", help="Answers to each prompt.")] = 1,
     stop: Stop = None,
     raw: Raw = False,
-    dtype: Dtype = DtypeOption.auto,
+    dtype: Dtype = "auto",
     quantize: Quantize = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show where each token was drafted from.")

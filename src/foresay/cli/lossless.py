@@ -7,12 +7,12 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foresay.cli.options import given, require
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_table, progress, stages
 from foresay.errors import InputError
@@ -116,7 +116,7 @@ def lossless(
         raise InputError("--verify and --servers are both given; expected one of them")
     chosen = "--servers" if servers is not None else "--verify" if verify is not None else ""
     _refuse_others(context, chosen)
-    _require(*(["scipy"] if chosen else ["torch", "scipy"]))
+    require("lossless", "lossless", *(["scipy"] if chosen else ["torch", "scipy"]))
     started = time.perf_counter()
     checks: list[Check] = []
     if servers is not None:
@@ -156,32 +156,16 @@ def _refuse_others(context: typer.Context, chosen: str) -> None:
     """Refuse options of another proof than the chosen one."""
     foreign: dict[str, list[str]] = {}
     for name, home in _ONLY_WITH.items():
-        if home != chosen and _given(context, name):
+        if home != chosen and given(context, name):
             foreign.setdefault(home, []).append("--" + name.replace("_", "-"))
     said = [
         f"{', '.join(names)} {'go' if len(names) > 1 else 'goes'} with {home} only"
         for home, names in foreign.items()
     ]
-    if chosen == "--servers" and _given(context, "quick"):
+    if chosen == "--servers" and given(context, "quick"):
         said.append("--quick does not go with --servers")
     if said:
         raise InputError("; ".join(said))
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    """Whether an option is on the command line; an environment variable does not count."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _require(*libraries: str) -> None:
-    missing = [name for name in libraries if find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"foresay lossless needs {' and '.join(missing)}; install "
-            f"{'them' if len(missing) > 1 else 'it'} with: "
-            "pip install '.[lossless]' in foresay's checkout"
-        )
 
 
 def _number(n: int, one: str, many: str | None = None) -> str:

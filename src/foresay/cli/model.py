@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from foresay.cli.options import require
 from foresay.cli.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ __all__ = [
     "Corpus",
     "Drafter",
     "Dtype",
-    "DtypeOption",
+    "DtypeName",
     "Model",
     "Policy",
     "Quantize",
@@ -29,28 +28,19 @@ __all__ = [
 ]
 
 DEFAULT_MODEL = "smollm2-135m"  # of foresay.models.weights, which is not imported for a help text
-_NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
 
 
-class DtypeOption(str, Enum):
-    auto = "auto"
-    bfloat16 = "bfloat16"
-    float32 = "float32"
-
+DtypeName: TypeAlias = Literal["auto", "bfloat16", "float32"]
+QuantizeName: TypeAlias = Literal["q8_0", "q4_0"]
 
 Model = Annotated[
     str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
 ]
 
 
-class QuantizeOption(str, Enum):
-    q8_0 = "q8_0"
-    q4_0 = "q4_0"
-
-
-Dtype = Annotated[DtypeOption, typer.Option(help="Of the weights; auto: as they are stored.")]
+Dtype = Annotated[DtypeName, typer.Option(help="Of the weights; auto: as they are stored.")]
 Quantize = Annotated[
-    QuantizeOption | None,
+    QuantizeName | None,
     typer.Option(help="Quantise safetensors when they are read; a GGUF file is widened first."),
 ]
 
@@ -71,13 +61,7 @@ Corpus = Annotated[
 
 def require_engine(command: str) -> None:
     """Refuse to continue without the libraries that run a model."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"foresay {command} needs {' and '.join(missing)}; install "
-            f"{'them' if len(missing) > 1 else 'it'} with: "
-            "pip install '.[engine]' in foresay's checkout"
-        )
+    require(command, "engine", "torch", "transformers", "safetensors", "tokenizers")
 
 
 def check_names(drafter: str, policy: str) -> None:
@@ -95,14 +79,14 @@ def check_names(drafter: str, policy: str) -> None:
 
 def load(
     model: str,
-    dtype: DtypeOption,
+    dtype: DtypeName,
     wait: Waiting,
     *,
-    quantize: QuantizeOption | None = None,
+    quantize: QuantizeName | None = None,
     **options: Any,
 ) -> LLM:
     """Load the model, and report progress."""
-    how: dict[str, Any] = {"dtype": dtype.value, "quantize": quantize and quantize.value}
+    how: dict[str, Any] = {"dtype": dtype, "quantize": quantize}
     wait("find", 0, None)
     from foresay.models.load import find_model
 

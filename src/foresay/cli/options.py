@@ -1,19 +1,46 @@
-"""Errors of a command in the words of its user: they name options, not Python's parameters."""
+"""Of all commands: which options are given, which packages are missing, and errors in the words of
+a user, which name options, not Python's parameters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib.util import find_spec
 from inspect import signature
 from typing import ParamSpec, TypeVar
 
+import typer
+
 from foresay.errors import InputError
 
-__all__ = ["naming_options"]
+__all__ = ["SERVER", "given", "naming_options", "require"]
+
+SERVER = ("starlette", "uvicorn", "msgspec", "prometheus-client", "websockets")
+"""The packages of a server."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line; an environment variable does not count."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def require(command: str, extra: str, *packages: str) -> None:
+    """Refuse to continue without the packages of an extra.
+
+    Raises: ModuleNotFoundError.
+    """
+    missing = [name for name in packages if find_spec(name.replace("-", "_")) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"foresay {command} needs {' and '.join(missing)}; install "
+            f"{'them' if len(missing) > 1 else 'it'} with: "
+            f"pip install '.[{extra}]' in foresay's checkout"
+        )
 
 
 def naming_options(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from foresay.cli.model import Corpus
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import check_out, print_fields, print_table, progress
 from foresay.errors import InputError
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from foresay.bench.replay import ReplayResult
 
 TraceFile = Annotated[Path, typer.Argument(help="Trace file: JSON lines, optionally gzipped.")]
-
-
-class ShareOption(str, Enum):
-    none = "none"
-    group = "group"
-    all = "all"
-
-
-class OrderOption(str, Enum):
-    file = "file"
-    stagger = "stagger"
 
 
 @app.command()
@@ -39,16 +28,17 @@ def replay(
     budget: Annotated[int, typer.Option(help="Nodes per draft, 1 to 4096.")] = 16,
     chain: Annotated[bool, typer.Option("--chain", help="Draft a chain: no branches.")] = False,
     share: Annotated[
-        ShareOption,
+        Literal["none", "group", "all"],
         typer.Option(
             help="What requests draft from: own text, also their group, or all texts; "
             "ngram always uses own text only."
         ),
-    ] = ShareOption.none,
+    ] = "none",
     lockstep: Annotated[int, typer.Option(help="Requests that advance together.")] = 1,
     order: Annotated[
-        OrderOption, typer.Option(help="File order, or one sibling of every group first.")
-    ] = OrderOption.file,
+        Literal["file", "stagger"],
+        typer.Option(help="File order, or one sibling of every group first."),
+    ] = "file",
     epochs: Annotated[
         int,
         typer.Option(
@@ -56,9 +46,7 @@ def replay(
             "answers of the earlier ones to draft from; needs --share all."
         ),
     ] = 1,
-    corpus: Annotated[
-        Path | None, typer.Option(help="Corpus file to draft from as well; verified first.")
-    ] = None,
+    corpus: Corpus = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Tokenizer file; refuse a corpus of another one.")
     ] = None,
@@ -100,45 +88,27 @@ def replay(
     traces = read_traces(file)
     made_drafter = make_drafter(
         drafter,
-        share=share.value,
+        share=share,
         corpus=corpus,
         tokenizer_hash=None if tokenizer is None else tokenizer_hash_of(tokenizer),
         verify=True,
         chain=chain,
     )
+    how: Any = {"budget": budget, "chain": chain, "lockstep": lockstep, "order": order}
+    tokens = sum(len(trace.output) for trace in traces)
     if epochs != 1:
-        if share is not ShareOption.all:
-            raise InputError(
-                f"share is {share.value!r} (--share) with {epochs} epochs; expected 'all'"
-            )
+        if share != "all":
+            raise InputError(f"share is {share!r} (--share) with {epochs} epochs; expected 'all'")
         if curve is not None or plot is not None:
             raise InputError(
                 "a curve is of one epoch; expected --curve and --plot without --epochs"
             )
-        with progress("replaying", sum(len(t.output) for t in traces)) as advance:
-            results = replay_epochs(
-                traces,
-                made_drafter,
-                epochs,
-                budget=budget,
-                chain=chain,
-                lockstep=lockstep,
-                order=order.value,
-                progress=advance,
-            )
+        with progress("replaying", tokens) as advance:
+            results = replay_epochs(traces, made_drafter, epochs, progress=advance, **how)
         _print_epochs(results, as_json)
         return
-    with progress("replaying", sum(len(t.output) for t in traces)) as advance:
-        result = run_replay(
-            traces,
-            made_drafter,
-            budget=budget,
-            chain=chain,
-            share=share.value,
-            lockstep=lockstep,
-            order=order.value,
-            progress=advance,
-        )
+    with progress("replaying", tokens) as advance:
+        result = run_replay(traces, made_drafter, share=share, progress=advance, **how)
     if curve is not None:
         curves.write_csv(result, curve)
     if plot is not None:

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,13 +19,13 @@ from foresay.cli.model import (
     Corpus,
     Drafter,
     Dtype,
-    DtypeOption,
     Policy,
     Quantize,
     check_names,
     load,
     require_engine,
 )
+from foresay.cli.options import SERVER, require
 from foresay.cli.root import app
 from foresay.cli.waiting import Lines
 from foresay.errors import InputError
@@ -35,13 +34,6 @@ if TYPE_CHECKING:
     from foresay.serve.keys import Keys
 
 _log = logging.getLogger("foresay.serve")
-_NEEDED = {
-    "starlette": "starlette",
-    "uvicorn": "uvicorn",
-    "msgspec": "msgspec",
-    "prometheus_client": "prometheus-client",
-    "websockets": "websockets",
-}
 
 
 @app.command()
@@ -58,46 +50,34 @@ def serve(
         list[str] | None,
         typer.Option(
             help="An API key, each a tenant of its own; may be given again. Other "
-            "users of this machine can read it: FORESAY_API_KEY and --keys are safer.",
-            show_default=False,
+            "users of this machine can read it: FORESAY_API_KEY and --keys are safer."
         ),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file with lines TENANT KEY, or TENANT sha256:DIGEST.", show_default=False
-        ),
+        Path | None, typer.Option(help="A file with lines TENANT KEY, or TENANT sha256:DIGEST.")
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
             help="An origin of web pages that may send requests, such as https://chat.example.org, "
-            "or '*' for any; may be given again.",
-            show_default=False,
+            "or '*' for any; may be given again."
         ),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without keys.")
     ] = False,
     name: Annotated[
-        str | None,
-        typer.Option(
-            "--served-model-name", help="What clients call the model.", show_default=False
-        ),
+        str | None, typer.Option("--served-model-name", help="What clients call the model.")
     ] = None,
     drafter: Drafter = "suffix",
     policy: Policy = "adaptive",
     corpus: Corpus = None,
-    dtype: Dtype = DtypeOption.auto,
+    dtype: Dtype = "auto",
     quantize: Quantize = None,
     max_running: Annotated[int, typer.Option(help="Requests in one step, at most.", min=1)] = 256,
     memory_mb: Annotated[
         int | None,
-        typer.Option(
-            help="For the KV cache; by default a quarter of the free memory.",
-            min=1,
-            show_default=False,
-        ),
+        typer.Option(help="For the KV cache; by default a quarter of the free memory.", min=1),
     ] = None,
     tenant_mb: Annotated[
         int, typer.Option(help="For one tenant's history to draft from.", min=0, max=1 << 20)
@@ -123,8 +103,8 @@ def serve(
     hide: Annotated[
         bool, typer.Option("--hide-acceptance", help="Hide acceptance statistics from clients.")
     ] = False,
-    ssl_certfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
-    ssl_keyfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
+    ssl_certfile: Annotated[str | None, typer.Option(help="For TLS.")] = None,
+    ssl_keyfile: Annotated[str | None, typer.Option(help="For TLS.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Serve a model with an OpenAI-compatible API.
@@ -148,12 +128,7 @@ def serve(
            -d '{"prompt": "Once upon a time", "max_tokens": 32}'
     """
     require_engine("serve")
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"foresay serve needs {' and '.join(missing)}; install with: "
-            "pip install '.[serve]' in foresay's checkout"
-        )
+    require("serve", "serve", *SERVER)
     check_names("none" if drafter == "edge" else drafter, policy)
     _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)
@@ -183,8 +158,8 @@ def serve(
     check_address(address)
     with Lines(_log_stage) as wait:
         wait("import", 0, None)
+        from foresay.serve.server import serve as run
         from foresay.serve.start import ServeSettings
-        from foresay.serve.start import serve as run
     made_drafter = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20, model)
     # Each thread that runs a model has worker threads as long as it lives; with more workers than
     # processors, they sleep between two layers. The server's own thread will run the model, so the

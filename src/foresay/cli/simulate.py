@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from foresay.cli.model import Dtype, DtypeOption, load, require_engine
+from foresay.cli.model import Dtype, DtypeName, load, require_engine
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import check_out, print_table, progress
 from foresay.cli.waiting import waiting
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
     from foresay.bench.compare import Input, Interval, PlanResult
     from foresay.bench.plans import Setup
     from foresay.traces import Trace
-
-
-class SpreadOption(str, Enum):
-    round = "round"
-    length = "length"
 
 
 @app.command()
@@ -50,9 +44,9 @@ def simulate(
     few: Annotated[int, typer.Option(help="At most so many requests left are the tail.")] = FEW,
     replicas: Annotated[int, typer.Option(help="Engines, each with whole groups.")] = 1,
     spread: Annotated[
-        SpreadOption,
+        Literal["round", "length"],
         typer.Option(help="Groups to replicas: one after the other, or by (known) length."),
-    ] = SpreadOption.round,
+    ] = "round",
     running: Annotated[int, typer.Option(help="Requests in one step of an engine.")] = 128,
     kv_tokens: Annotated[
         int | None, typer.Option(help="Tokens that a replica's KV cache holds; else enough.")
@@ -82,7 +76,7 @@ def simulate(
         str | None, typer.Option(help="Measure the step costs of this model here, into --out.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the measured step costs.")] = None,
-    dtype: Dtype = DtypeOption.auto,
+    dtype: Dtype = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Simulate one rollout step: recorded answers and step costs in, times out.
@@ -128,7 +122,7 @@ def simulate(
     setup = Setup(
         table,
         replicas=replicas,
-        spread=spread.value,
+        spread=spread,
         running=running,
         kv_tokens=kv_tokens,
         max_tokens=max_tokens,
@@ -169,7 +163,7 @@ def simulate(
         _print(results, inputs, few)
 
 
-def _measure(model: str, out: Path | None, dtype: DtypeOption, as_json: bool) -> None:
+def _measure(model: str, out: Path | None, dtype: DtypeName, as_json: bool) -> None:
     if out is None:
         raise InputError("--measure is given without --out; expected the file to write")
     check_out(out, Path(model))

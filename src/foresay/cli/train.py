@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from foresay.cli.model import DEFAULT_MODEL, require_engine
+from foresay.cli.model import DEFAULT_MODEL, Model, require_engine
 from foresay.cli.options import naming_options
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_fields
@@ -21,9 +21,6 @@ train_app = typer.Typer(
 )
 app.add_typer(train_app, name="train")
 
-Target = Annotated[
-    str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
-]
 Files = Annotated[
     list[Path],
     typer.Option("--corpus", help="Trace file of the model's own answers; may be given again."),
@@ -46,23 +43,19 @@ class _Result(Protocol):
 @naming_options({"temperatures": "--temperature"})
 def train_write(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, .jsonl.gz.")],
-    target: Target = DEFAULT_MODEL,
+    target: Model = DEFAULT_MODEL,
     invented: Annotated[
         int, typer.Option(help="Conversations that begin with a prompt which the model invents.")
     ] = 0,
     prompts: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="JSON lines with a prompt, a question or turns; may be given again.",
-            show_default=False,
-        ),
+        typer.Option(help="JSON lines with a prompt, a question or turns; may be given again."),
     ] = None,
     turns: Annotated[int, typer.Option(help="Of each conversation; later ones are invented.")] = 1,
     temperature: Annotated[
         list[float] | None,
         typer.Option(
-            help="Conversations have these in turns; may be given again. 0 and 0.8 without it.",
-            show_default=False,
+            help="Conversations have these in turns; may be given again. 0 and 0.8 without it."
         ),
     ] = None,
     most: Annotated[int, typer.Option(help="Tokens of an answer.")] = 384,
@@ -98,9 +91,10 @@ def train_write(
 @train_app.command("model")
 @naming_options()
 def train_model(
+    context: typer.Context,
     corpus: Files,
     out: Folder,
-    target: Target = DEFAULT_MODEL,
+    target: Model = DEFAULT_MODEL,
     device: Device = "cpu",
     epochs: Epochs = 20,
     tokens: Tokens = 16_384,
@@ -124,20 +118,9 @@ def train_model(
       foresay generate "Why is the sky blue?" --drafter suffix+model:small
     """
     from foresay.models.options import check_sizes
-    from foresay.train.settings import check_corpus, check_settings, out_folder
+    from foresay.train.settings import check_corpus, out_folder
 
-    settings = check_settings(
-        epochs=epochs,
-        tokens=tokens,
-        learning_rate=learning_rate,
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        intermediate=intermediate,
-        held_out=held_out,
-        longest=longest,
-        seed=seed,
-    )
+    settings = _settings(context, "hidden", "layers", "heads", "intermediate")
     check_sizes(hidden, heads)
     out_folder(out, "LlamaForCausalLM")
     check_corpus(corpus)
@@ -153,10 +136,11 @@ def train_model(
 @train_app.command("boost")
 @naming_options()
 def train_boost(
+    context: typer.Context,
     model: Annotated[Path, typer.Option(help="Folder of the small model that is copied.")],
     corpus: Files,
     out: Folder,
-    target: Target = DEFAULT_MODEL,
+    target: Model = DEFAULT_MODEL,
     count: Annotated[int, typer.Option(help="How many copies are tuned.")] = 2,
     device: Device = "cpu",
     epochs: Epochs = 4,
@@ -184,18 +168,9 @@ def train_boost(
       foresay generate "Hello" --drafter worker:model:small+worker:model:boosted/1
     """
     from foresay.models.weights.folder import check
-    from foresay.train.settings import check_corpus, check_settings
+    from foresay.train.settings import check_corpus
 
-    settings = check_settings(
-        count=count,
-        epochs=epochs,
-        tokens=tokens,
-        learning_rate=learning_rate,
-        covered=covered,
-        held_out=held_out,
-        longest=longest,
-        seed=seed,
-    )
+    settings = _settings(context, "count", "covered")
     check(model.expanduser())
     check_corpus(corpus)
 
@@ -211,9 +186,10 @@ def train_boost(
 @train_app.command("eagle")
 @naming_options({"layers": "--layer"})
 def train_eagle(
+    context: typer.Context,
     corpus: Files,
     out: Folder,
-    target: Target = DEFAULT_MODEL,
+    target: Model = DEFAULT_MODEL,
     device: Device = "cpu",
     epochs: Epochs = 20,
     tokens: Tokens = 16_384,
@@ -223,14 +199,13 @@ def train_eagle(
         int, typer.Option(help="How many tokens it can draft: the corpus's most frequent.")
     ] = 8192,
     intermediate: Annotated[
-        int | None, typer.Option(help="Width of its MLP; else the model's.", show_default=False)
+        int | None, typer.Option(help="Width of its MLP; else the model's.")
     ] = None,
     layer: Annotated[
         list[int] | None,
         typer.Option(
             help="Layer whose input is a feature; may be given again. Without it the last hidden "
-            "state is the feature.",
-            show_default=False,
+            "state is the feature."
         ),
     ] = None,
     held_out: HeldOut = 0.05,
@@ -249,21 +224,9 @@ def train_eagle(
       foresay train eagle --target ./model --corpus a.jsonl --corpus b.jsonl -o head --epochs 5
       foresay generate "Why is the sky blue?" --drafter eagle:head
     """
-    from foresay.train.settings import check_corpus, check_settings, out_folder
+    from foresay.train.settings import check_corpus, out_folder
 
-    settings = {
-        "epochs": epochs,
-        "tokens": tokens,
-        "learning_rate": learning_rate,
-        "steps": steps,
-        "drafted": drafted,
-        "held_out": held_out,
-        "longest": longest,
-        "seed": seed,
-    }
-    if intermediate is not None:
-        settings["intermediate"] = intermediate
-    check_settings(**settings)
+    settings = _settings(context, "steps", "drafted", "intermediate")
     out_folder(out, "LlamaForCausalLMEagle3")
     check_corpus(corpus)
 
@@ -274,6 +237,15 @@ def train_eagle(
         return train(target, corpus, out, **given, progress=progress)
 
     _run(work, target, device, as_json)
+
+
+def _settings(context: typer.Context, *own: str) -> dict[str, Any]:
+    """The numbers that say how to train, checked: those of every training, and a command's own."""
+    from foresay.train.settings import check_settings
+
+    names = ("epochs", "tokens", "learning_rate", *own, "held_out", "longest", "seed")
+    asked = {name: context.params[name] for name in names}
+    return check_settings(**{name: v for name, v in asked.items() if v is not None})
 
 
 def _run(work: Callable[[Progress], _Result], target: str, device: str, as_json: bool) -> None:

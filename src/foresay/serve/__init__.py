@@ -21,7 +21,7 @@ metrics        Prometheus metrics
 openapi        the OpenAPI description
 app            the routes
 server         the process: sockets, signals, draining
-start          a server from its settings
+start          the settings of a server, and its drafter
 page/          the web page of the server
 
 No name is imported here, so that `foresay serve --help` need not load a server.

@@ -15,24 +15,30 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
+from foresay.drafter import Drafter
+from foresay.engine.llm import LLM
 from foresay.errors import InputError
-from foresay.serve.address import Address, listening
+from foresay.serve.address import LOCAL, is_loopback, listening
+from foresay.serve.admission import AdmissionMiddleware
 from foresay.serve.app import Routes
-from foresay.serve.keys import Keys
+from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits
+from foresay.serve.start import ServeSettings
 from foresay.serve.steps import Share, Steps
 from foresay.serve.wire import Wire
 
-__all__ = ["Server"]
+__all__ = ["Server", "serve"]
 
 _SWEEP = 2.5  # seconds between two checks of the number of connections
 _FLUSH = 5  # seconds for clients to read the last bytes, at the very end
@@ -54,25 +60,41 @@ class WebSocket(WebSocketsSansIOProtocol):
 class Server(uvicorn.Server):
     """Listens until it is stopped. To be made in the event loop that will run it.
 
-    app     the routes behind their middleware
-    ready   called with the URL when requests are accepted
-    reload  reads the keys again and uses them; None: there is no file of keys, and SIGHUP ends the
-            process, as it does when its terminal is closed
-    stale   whether SIGHUP came before its handler: then the keys are read again at once
+    drafter  the engine's
+    ready    called with the URL when requests are accepted
 
     Raises: InputError when constructed with an address that is not free.
     """
 
     def __init__(
         self,
-        routes: Routes,
-        app: ASGIApp,
-        limits: Limits,
-        address: Address,
+        llm: LLM,
+        drafter: Drafter[Any] | None,
+        settings: ServeSettings,
         ready: Callable[[str], None] = lambda url: None,
-        reload: Callable[[], Keys] | None = None,
-        stale: Callable[[], bool] = lambda: False,
     ) -> None:
+        keys, address = settings.keys, settings.address
+        self._llm, self._settings, self._ready = llm, settings, ready
+        self._limits = limits = self._shared(keys)
+        self._routes = routes = Routes(llm, drafter, keys, limits, settings.shield, settings.name)
+        local = not keys and is_loopback(address.host)
+        self._admission = AdmissionMiddleware(
+            routes.app(),
+            keys,
+            limits,
+            hosts=LOCAL | {address.host} if local else None,
+            refused=routes.metrics.refuse,
+        )
+        app: ASGIApp = self._admission
+        if settings.origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=settings.origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("*",),  # clients of OpenAI's have many
+                allow_private_network=True,
+                expose_headers=("x-request-id", "retry-after"),
+            )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -92,17 +114,21 @@ class Server(uvicorn.Server):
                 ssl_keyfile=address.key,
             )
         )
-        self._routes = routes
-        self._limits = limits
-        self._ready = ready
-        self._reload = reload
-        self._stale = stale
         self._socket = listening(address)
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if address.certificate else 'http'}://{shown}:{port}"
         self._idle: dict[Any, tuple[Any, float]] = {}  # connections: their last requests, and when
         self._signals = 0
+
+    def _shared(self, keys: Keys) -> Limits:
+        """The limits for these tenants: with several, none can fill the queue alone. The operator
+        does not count: its key is for the metrics."""
+        limits = self._settings.limits
+        if limits.tenant_answers is not None or len({*keys.tenants} - {OPERATOR}) < 2:
+            return limits
+        whole = self._llm.engine.scheduler.max_running + limits.queue
+        return replace(limits, tenant_answers=max(whole // 2, 1))
 
     async def run_until_stopped(self) -> None:
         """Serve; signals are handled in the main thread only.
@@ -113,9 +139,9 @@ class Server(uvicorn.Server):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.drain)
-            if self._reload is not None:
+            if self._settings.reread is not None:
                 loop.add_signal_handler(signal.SIGHUP, self.reload)
-                if self._stale():  # checked after the handler is set: no signal is lost
+                if self._settings.stale():  # checked after the handler is set: no signal is lost
                     self.reload()
         driver.start()
         aside = [
@@ -148,13 +174,24 @@ class Server(uvicorn.Server):
 
         Valid until: the next call.
         """
-        if self._reload is None:
+        known, reread = self._settings.keys, self._settings.reread
+        if reread is None:
             return
         try:
-            found = self._reload()
+            found = reread()
         except InputError as error:
             _log.error("the keys stay as they were: %s", error)
             return
+        self._admission.rekey(found)
+        self._routes.rekey(found)
+        self._routes.driver.limits = self._shared(found)
+        if len(found.tenants) > max(len(known.tenants), 1):
+            _log.warning(
+                "there are %d tenants, and memory for the histories of the %d tenants at the "
+                "start: they share it until a restart",
+                len(found.tenants),
+                len(known.tenants),
+            )
         digests, tenants = len(found.digests), len(found.tenants)
         _log.info("the keys were read again: %d, of %d tenants", digests, tenants)
 
@@ -197,6 +234,24 @@ class Server(uvicorn.Server):
             oldest = sorted(self._idle, key=lambda one: self._idle[one][1])
             for one in oldest[: max(len(connections) - 2 * self._limits.connections, 0)]:
                 one.transport.close()
+
+
+def serve(
+    llm: LLM,
+    drafter: Drafter[Any] | None,
+    settings: ServeSettings,
+    ready: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve until a signal ends it. It is faster with an LLM that was made in a thread that has
+    ended: see `foresay.cli.serve`.
+
+    Raises: InputError.
+    """
+
+    async def run() -> None:
+        await Server(llm, drafter, settings, ready).run_until_stopped()
+
+    asyncio.run(run())
 
 
 async def _report(steps: Steps) -> None:

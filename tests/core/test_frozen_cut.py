@@ -9,14 +9,13 @@ import faulthandler
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from core.alone import python
 from core.frozen_files import corpus_of
 from foresay._core import FrozenIndex
 from foresay.drafters import CorpusDrafter
@@ -119,9 +118,7 @@ time.sleep(60)
 
 def begun(code: str, path: Path, *words: str) -> int:
     """How a process ends that does this."""
-    alone = ["-S"] if sys.flags.no_site else []  # then the paths of packages are in the environment
-    command = [sys.executable, *alone, "-c", code, str(path), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = python(code, str(path), *words)
     assert done.returncode <= 0, done.stderr
     return done.returncode
 

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import stat
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.alone import python
 from core.brute import int32s
 from core.counts import tries
 from core.frozen_files import HASH, HEADER_BYTES, SECTIONS, build, forged, section_ranges
@@ -192,17 +191,9 @@ def test_a_failing_progress_callback_stops_the_build(tmp_path: Path, last: str) 
     assert (tmp_path / "index").read_bytes() == b"old"
 
 
-def another_process(code: str) -> subprocess.CompletedProcess[str]:
-    """Runs the code with the core that is tested here (under sanitizers: theirs, hence -S)."""
-    without_site = ["-S"] if sys.flags.no_site else []
-    command = [sys.executable, *without_site, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     code = f"""
-        import resource, signal, sys
-        sys.path[:0] = {sys.path!r}
+        import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
         import numpy as np
@@ -215,7 +206,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
         except OSError as error:
             print(error.errno)
     """
-    done = another_process(code)
+    done = python(textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "27"  # EFBIG
     assert not list(tmp_path.iterdir())
@@ -223,8 +214,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
 
 def test_a_killed_build_leaves_no_corpus_file(tmp_path: Path) -> None:
     code = f"""
-        import os, signal, sys
-        sys.path[:0] = {sys.path!r}
+        import os, signal
         import numpy as np
         from foresay._core import FrozenBuilder
         path = {str(tmp_path / "index")!r}
@@ -232,6 +222,6 @@ def test_a_killed_build_leaves_no_corpus_file(tmp_path: Path) -> None:
         builder.add_document(np.ones(50_000, np.int32))
         builder.finish(lambda stage, _: stage == "count" and os.kill(os.getpid(), signal.SIGKILL))
     """
-    done = another_process(code)
+    done = python(textwrap.dedent(code))
     assert done.returncode == -signal.SIGKILL
     assert not os.path.exists(tmp_path / "index")

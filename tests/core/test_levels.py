@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+from core.alone import python
 from core.attention_twin import shortened
 from core.kernels import choose, softmax_into
 from foresay import _core
@@ -62,20 +60,6 @@ def results(level: str = "") -> dict[str, str]:
     }
 
 
-def forced(value: str, code: str) -> subprocess.CompletedProcess[str]:
-    """The level is decided once per process."""
-    environment = os.environ | {"FORESAY_CPU": value, "PYTHONPATH": os.pathsep.join(sys.path)}
-    site = ["-S"] if sys.flags.no_site else []
-    return subprocess.run(
-        [sys.executable, *site, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
 def test_the_levels_are_known_and_the_best_comes_first() -> None:
     assert LEVELS[-1] == "plain"
     assert [level for level in KNOWN if level in LEVELS] == LEVELS
@@ -87,7 +71,7 @@ def test_everything_follows_the_variable(level: str) -> None:
         "import json; from core.test_levels import _core, results;"
         "print(json.dumps([_core.cpu_level(), _core.better_cpu_levels(), results()]))"
     )
-    done = forced(level, code)
+    done = python(code, FORESAY_CPU=level)
     assert done.returncode == 0, done.stderr
     used, better, found = json.loads(done.stdout)
     assert used == level
@@ -126,7 +110,7 @@ def test_a_level_that_is_not_there_is_said_where_it_is_used(value: str) -> None:
         "    except InputError as error: print(error)\n"
         "print(len(results('plain')))"
     )
-    done = forced(value, code)
+    done = python(code, FORESAY_CPU=value)
     assert done.returncode == 0, done.stderr
     *said, kinds = done.stdout.splitlines()
     valid = ", ".join(LEVELS)
@@ -138,11 +122,11 @@ def test_a_level_that_is_not_there_is_said_where_it_is_used(value: str) -> None:
 @pytest.mark.parametrize(("value", "shown"), [("\udcff\n", ".."), ("x" * 99, "x" * 40 + "...")])
 def test_a_sentence_can_show_any_value(value: str, shown: str) -> None:
     code = "from foresay import _core\ntry: _core.cpu_level()\nexcept ValueError as e: print(e)"
-    assert f'FORESAY_CPU is "{shown}", a level' in forced(value, code).stdout
+    assert f'FORESAY_CPU is "{shown}", a level' in python(code, FORESAY_CPU=value).stdout
 
 
 def test_an_empty_variable_is_none() -> None:
-    done = forced("", "from foresay import _core; print(_core.cpu_level())")
+    done = python("from foresay import _core; print(_core.cpu_level())", FORESAY_CPU="")
     assert done.stdout.strip() == LEVELS[0], done.stderr
 
 

@@ -19,7 +19,6 @@ from foresay.models.load import find_model, load
 from foresay.models.options import Dtype
 from foresay.models.target import SequenceInput, Target
 from models.test_quantised_decoder import make
-from models.test_start import loaded_after
 from models.weight_files import small_file
 from tiny import save_model
 
@@ -74,19 +73,6 @@ def test_wrong_options_are_refused_first(
 ) -> None:
     with pytest.raises(InputError, match=said):
         function("/nowhere", **options)
-
-
-def test_an_llm_with_weights_as_stored_needs_no_transformers(tmp_path: Path) -> None:
-    small_file(tmp_path / "a.gguf")
-    code = """
-        import sys
-        from foresay import LLM, SamplingParams
-        llm = LLM(sys.argv[1], memory=1 << 26)
-        answer = llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True))[0]
-        assert len(answer.token_ids) == 3 and llm.target.exact
-    """
-    loaded = loaded_after(code, str(tmp_path / "a.gguf"))
-    assert "torch" in loaded and not loaded & {"transformers", "huggingface_hub", "safetensors"}
 
 
 @pytest.mark.parametrize("way", ["cut", "overwritten"])

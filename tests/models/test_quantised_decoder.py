@@ -26,7 +26,6 @@ from foresay.models.options import Quantise
 from foresay.models.weights.gguf_values import quantised
 from models import zoo
 from models.core_reference import difference, found, least_difference, text_of
-from models.test_start import loaded_after
 
 CLOSE, QUANTISED = 2e-4, 0.1
 TEXT = text_of(zoo.VOCABULARY, 60)
@@ -131,17 +130,6 @@ def test_memory_and_a_tied_head(tmp_path: Path) -> None:
     tied = quantised_decoder(saved(make("llama", tie_word_embeddings=True), tmp_path / "a"), "q4_0")
     own = quantised_decoder(saved(make("llama"), tmp_path / "b"), "q4_0")
     assert own.bytes - tied.bytes == zoo.VOCABULARY * (64 // 32 * 18 + 4)  # and a bias, of zero
-
-
-def test_neither_torch_nor_transformers_is_imported(tmp_path: Path) -> None:
-    folder = saved(make("llama"), tmp_path)
-    code = """
-        import sys
-        from pathlib import Path
-        from foresay.models.cpu.quantised_decoder import quantised_decoder
-        quantised_decoder(Path(sys.argv[1]), "q8_0")
-    """
-    assert not loaded_after(code, str(folder)) & {"torch", "transformers"}
 
 
 def change(folder: Path, **settings: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from models.test_quantised_decoder import make
 from models.weight_files import printed, small_file
 
 SLOW = ("transformers", "huggingface_hub", "gguf", "safetensors", "jinja2", "scipy", "triton")
@@ -18,29 +19,41 @@ def loaded_after(code: str, *arguments: str) -> set[str]:
     return set(printed(code, *arguments).split())
 
 
-def test_all_but_the_target_needs_no_transformers(tmp_path: Path) -> None:
+def test_weights_as_stored_need_no_transformers(tmp_path: Path) -> None:
     small_file(tmp_path / "a.gguf")
     code = """
         import sys
-        from foresay import LLM
-        from foresay.engine.engine import Engine
-        from foresay.engine.llm import drafter_of
-        from foresay.engine.measure import measured_cost
-        from foresay.models import weights
-        from foresay.models.load import load
-        from foresay.models.options import check_dtype
-        from foresay.models.rows import StepRows
-        from foresay.models.tokenizer import Tokenizer
-
-        check_dtype("auto")
-        drafter_of("suffix")
-        found = weights.find_stored(sys.argv[1], cache=sys.argv[2])
-        tokenizer = Tokenizer(found.folder)
-        assert len(tokenizer.encode("hello world")) and len(found.bytes_of("model.norm.weight"))
+        from foresay import LLM, SamplingParams
+        llm = LLM(sys.argv[1], memory=1 << 26)
+        answer = llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True))[0]
+        assert len(answer.token_ids) == 3 and llm.target.exact
     """
-    loaded = loaded_after(code, str(tmp_path / "a.gguf"), str(tmp_path / "c"))
-    assert {"torch", "tokenizers"} <= loaded
-    assert not loaded & set(SLOW)
+    loaded = loaded_after(code, str(tmp_path / "a.gguf"))
+    assert {"torch", "tokenizers"} <= loaded and not loaded & set(SLOW)
+
+
+def test_what_needs_no_torch(tmp_path: Path) -> None:
+    """So that weights are read, or quantised, and texts are cut while torch is imported."""
+    small_file(tmp_path / "a.gguf")
+    make("llama").save_pretrained(tmp_path)
+    code = """
+        import sys
+        from pathlib import Path
+        from foresay.models.cpu.quantised_decoder import quantised_decoder
+        from foresay.models.load import find_model
+        from foresay.models.reading import reading
+        from foresay.models.tokenizer import Tokenizer
+        found = find_model(sys.argv[1], cache=sys.argv[2])
+        with reading(found) as read:
+            assert read.decoder.result().vocabulary
+        tokenizer = Tokenizer(found.folder)
+        assert "jinja2" not in sys.modules
+        ids = tokenizer.chat([{"role": "user", "content": "hello"}])
+        assert tokenizer.decode(ids, special=True) == "<|im_start|>hello<|im_end|>"
+        quantised_decoder(Path(sys.argv[2]), "q8_0")
+    """
+    loaded = loaded_after(code, str(tmp_path / "a.gguf"), str(tmp_path))
+    assert not loaded & {"torch", "transformers"}
 
 
 def test_a_wrong_option_is_refused_before_anything_is_loaded() -> None:

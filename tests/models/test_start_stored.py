@@ -29,7 +29,6 @@ from foresay.models.reading import reading
 from foresay.models.weights import StoredModel
 from models import gguf_files
 from models.test_load import logits
-from models.test_start import loaded_after
 
 
 @pytest.fixture(scope="module")
@@ -127,18 +126,6 @@ def test_reading_can_be_ended_between_layers(
     assert len(read) == 3
     decoder_of(model)
     assert len(read) == 3 + 8  # a call for each layer, and one for the embedding and the head
-
-
-def test_reading_needs_no_torch(model: StoredModel) -> None:
-    """So that it goes on while torch is imported."""
-    code = """
-        import sys
-        from foresay.models.load import find_model
-        from foresay.models.reading import reading
-        with reading(find_model(sys.argv[1])) as read:
-            assert read.decoder.result().vocabulary
-    """
-    assert "torch" not in loaded_after(code, str(model.gguf))
 
 
 # --- the trial -------------------------------------------------------------------------------

@@ -172,6 +172,17 @@ def test_memory_is_what_the_formula_says(name: str, dtype: torch.dtype) -> None:
         assert target.bytes_per_token == numbers * dtype.itemsize
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", [4, 2, 1], ids=["MHA", "GQA", "MQA"])
+def test_memory_of_a_token_of_each_target(heads: int, dtype: torch.dtype) -> None:
+    """2 x layers x KV heads x head size x bytes of a number: the core pads to whole vectors, which
+    32 numbers are."""
+    model = zoo.make("llama", num_key_value_heads=heads, head_dim=32, dtype=dtype)
+    size = 2 * 2 * heads * 32 * dtype.itemsize
+    assert plain_target_of(model).bytes_per_token == size
+    assert target_of(model, deterministic=False).bytes_per_token == size
+
+
 def test_layers_see_what_the_models_say() -> None:
     window, chunk, full = Visible(zoo.WINDOW), Visible(0, zoo.WINDOW), Visible()
     assert zoo_target("llama").layers == [full, full]

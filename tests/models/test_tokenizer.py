@@ -22,7 +22,6 @@ from foresay.models.tokenizer import Tokenizer
 from foresay.models.tokenizer_auto import TransformersTokenizer
 from foresay.models.tokenizer_file import FileTokenizer
 from models import gguf_files
-from models.test_start import loaded_after
 
 TEXTS = [
     *("", " ", "Hello world", "  two  spaces\n\n\tand tabs", "a\r\nb\r\n\r\n", "don't I'LL we've"),
@@ -304,15 +303,3 @@ def test_templates_stay_in_their_sandbox(name: str) -> None:
             found.append(type(error).__name__)
     assert found[0] == found[1] and "secret" not in found[0] and "object" not in found[0]
     assert found[0] in ("", "TemplateError", "SecurityError", "UndefinedError"), found
-
-
-def test_transformers_is_not_imported(folder: Path) -> None:
-    code = """
-        import sys
-        from foresay.models.tokenizer import Tokenizer
-        tokenizer = Tokenizer(sys.argv[1])
-        assert "jinja2" not in sys.modules
-        ids = tokenizer.chat([{"role": "user", "content": "hello"}])
-        assert tokenizer.decode(ids, special=True) == "<|im_start|>hello<|im_end|>"
-    """
-    assert not loaded_after(code, str(folder)) & {"transformers", "torch"}

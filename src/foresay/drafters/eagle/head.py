@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
 from foresay.drafters.head.head import Kept
-from foresay.models.rope import frequencies
+from foresay.models.weights.rope import frequencies
 
 __all__ = ["EagleHead", "HeadShape", "weights_of"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foresay.errors import ModelError, UnsupportedModel
-from foresay.models.rope import frequencies, rope_type
+from foresay.models.weights.rope import frequencies, rope_type
 from foresay.models.weights.settings import Settings
 
 __all__ = ["ARCHITECTURES", "DecoderConfig", "Kind", "read_config"]

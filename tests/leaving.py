@@ -13,12 +13,6 @@ import numpy as np
 
 from foresay.drafters import SuffixDrafter
 
-CONFIG: Any = SimpleNamespace(
-    speculative_config=SimpleNamespace(num_speculative_tokens=4),
-    model_config=SimpleNamespace(max_model_len=64),
-    parallel_config=SimpleNamespace(tensor_parallel_size=1),
-)
-
 
 class Holder:
     """In a cycle with itself, as the parts of large programs are."""
@@ -36,8 +30,9 @@ def in_a_cycle() -> None:
 def proposer_in_a_frozen_heap() -> None:
     """As in vLLM, which calls gc.freeze() and keeps its proposer in cycles."""
     from foresay.integrations.vllm import SuffixProposer
+    from integrations.vllm_side import config
 
-    proposer = SuffixProposer(CONFIG)
+    proposer = SuffixProposer(config(length=64))
     rows = np.tile(np.arange(4, dtype=np.int32), (2, 16))
     proposer.propose([[1], [1]], np.array([30, 30], np.int32), rows)
     assert proposer.stats().running == 2

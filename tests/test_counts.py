@@ -63,10 +63,8 @@ def test_an_answer_that_was_refused_had_no_step() -> None:
     prompt = np.ones(3, np.int32)
     request = Request(0, prompt, params, 1, (), None, None, None)
     generation = GenerationRequest([prompt], params, chat=False, stream=False)
-    state, share = (
-        RequestState(AnswerStream(1, None), 0, generation, request, lambda _: ""),
-        Share(),
-    )
+    state = RequestState(AnswerStream(1, None), 0, generation, request, lambda _: "")
+    share = Share()
     assert state.account(share, 0.0) == [] and share == Share(seconds=share.seconds)
     request.append(np.ones(2, np.int32))
     request.stats.steps += 1

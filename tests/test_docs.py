@@ -1,4 +1,5 @@
-"""What the documents say is true: the example runs, the map's files exist."""
+"""What the documents say is true: their programs run and print what they promise, the map's files
+exist."""
 
 from __future__ import annotations
 
@@ -8,17 +9,31 @@ from pathlib import Path
 import pytest
 
 import forks
+from documents import MODEL, ROOT, program, promised
+from tiny import save_model
 
-ROOT = Path(__file__).parent.parent
 
-
-@pytest.mark.parametrize("page", ["README.md", "docs/exact.md"])
-def test_the_example_of(page: str) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    done = forks.run("-c", code)
+@pytest.mark.parametrize(
+    ("page", "models", "lines"),
+    [
+        ("README.md", 0, 1),
+        ("docs/exact.md", 0, 1),
+        ("docs/drafter.md", 1, 2),
+        ("docs/python.md", 3, 9),
+    ],
+)
+def test_the_program_of(page: str, models: int, lines: int, tmp_path: Path) -> None:
+    """As it names the default model so often and promises so many lines, and few others."""
+    code = program(page)
+    assert code.count(MODEL) == models and len(promised(code)) == lines
+    folder = save_model(tmp_path)
+    done = forks.run("-W", "error", "-c", code.replace(MODEL, repr(str(folder))))
     assert done.returncode == 0, done.stderr
-    promised = re.search(r"print\(.*\)  # (.*)", code)
-    assert promised is not None and done.stdout.strip() == promised[1]
+    printed = done.stdout.splitlines()
+    assert page == "docs/python.md" or len(printed) == lines
+    rest = iter(printed)
+    for line in promised(code):
+        assert line in rest, f"{line!r} was not printed, or not in this order"
 
 
 def test_the_readme_is_short() -> None:

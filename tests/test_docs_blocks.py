@@ -1,51 +1,39 @@
-"""The Python of every page in docs/ runs: here, or in a test of the page's own.
-
-The default model is replaced by a tiny one, and paths and addresses by those of the test.
-"""
+"""The Python of every page in docs/ runs: here, with paths and addresses of the test, or in another
+test."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from documents import MODEL, ROOT, blocks, program, promised
 from eagle.heads import save_target
 from edge.toy_cloud import VOCABULARY, toy_cloud
 from models import zoo
 from tiny import one_thread, save_model
 
-DOCS = Path(__file__).parent.parent / "docs"
 HERE = ("eagle.md", "edge.md", "rl.md")
 ELSEWHERE = {
-    "drafter.md": "test_docs_drafter.py",
-    "exact.md": "test_docs.py",
-    "python.md": "test_docs_python.py",
+    **dict.fromkeys(("drafter.md", "exact.md", "python.md"), "test_docs.py"),
     "trl.md": "integrations/trl/test_trl_docs.py",
 }
-MODEL = '"smollm2-135m"'
-
-
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
 def ran(page: str, *replaced: tuple[str, str]) -> dict[str, Any]:
     """The names that the page's blocks leave, one after the other."""
-    code, names = "\n".join(blocks(page)), {"__name__": page}
-    for old, new in replaced:
-        assert old in code, f"{page} has no {old}"
-        code = code.replace(old, new)
-    exec(compile(code, page, "exec"), names)
+    names: dict[str, Any] = {"__name__": page}
+    exec(compile(program(f"docs/{page}", *replaced), page, "exec"), names)
     return names
 
 
 def test_every_page_with_python_is_run() -> None:
-    pages = {path.name for path in DOCS.glob("*.md") if blocks(path.name)}
+    docs = (ROOT / "docs").glob("*.md")
+    pages = {path.name for path in docs if blocks(f"docs/{path.name}")}
     assert pages == {*HERE, *ELSEWHERE}
     for page, test in ELSEWHERE.items():
         assert page in (Path(__file__).parent / test).read_text()
@@ -54,8 +42,8 @@ def test_every_page_with_python_is_run() -> None:
 def test_rl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with one_thread():
         ran("rl.md", (MODEL, repr(str(save_model(tmp_path)))))
-    promised = re.findall(r"print\(.*\)  # (.*)", blocks("rl.md")[0])
-    assert promised and capsys.readouterr().out.splitlines() == promised
+    lines = promised(program("docs/rl.md"))
+    assert lines and capsys.readouterr().out.splitlines() == lines
 
 
 def test_edge(capsys: pytest.CaptureFixture[str]) -> None:

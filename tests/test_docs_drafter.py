@@ -1,35 +1,30 @@
-"""docs/drafter.md: its drafter keeps the contract, its program prints what it promises."""
+"""docs/drafter.md: its drafter keeps the contract."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import forks
 from conformance import SCENARIOS, Readable, Scenario, drive
+from documents import blocks
 from foresay import Drafter, Verdict
 from foresay.errors import InputError, StateError, TokenTypeError
-from tiny import save_model
 
-PAGE = Path(__file__).parent.parent / "docs" / "drafter.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-MODEL = '"smollm2-135m"'
+CODE = blocks("docs/drafter.md")[0]
 
 
 def bigrams() -> Readable:
     """A new drafter of the page's first block."""
     names: dict[str, Any] = {}
-    exec(BLOCKS[0], names)
+    exec(CODE, names)
     drafter: Readable = names["Bigrams"]()
     return drafter
 
 
 def test_it_has_40_lines() -> None:
-    lines = [line for line in BLOCKS[0].splitlines() if line.strip()]
+    lines = [line for line in CODE.splitlines() if line.strip()]
     assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= 40
 
 
@@ -71,14 +66,3 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(StateError, match="finished before"):
             late()
-
-
-def test_the_program_runs(tmp_path: Path) -> None:
-    program = "\n".join(BLOCKS)
-    assert program.count(MODEL) == 1
-    promised = re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE)
-    assert len(promised) == 2
-    folder = save_model(tmp_path)
-    done = forks.run("-W", "error", "-c", program.replace(MODEL, repr(str(folder))))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == promised

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ def refused(call: Callable[[Any], object], least: int = 1) -> None:
     assert count >= least
 
 
+def refused_by_name(
+    call: Callable[..., object], names: Iterable[str], least: int, **given: Any
+) -> None:
+    """Each keyword in turn."""
+    for name in names:
+        refused(lambda thing, name=name: call(**{**given, name: thing}), least)  # type: ignore[misc]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("tiny"))
@@ -65,34 +74,24 @@ def test_answers(llm: LLM) -> None:
     refused(lambda thing: llm.generate("x", params, chat=thing), least=18)
     refused(lambda thing: llm.generate("x", params, progress=None if thing is len else thing))
     refused(lambda thing: llm.generate([{"role": "user", "content": thing}], params))
-    for name in ("drafter", "policy", "with_sources"):
-        refused(lambda thing, name=name: llm.beside(**{name: thing}), least=17)  # type: ignore[misc]
-    for name in SamplingParams.__dataclass_fields__:
-        refused(lambda thing, name=name: SamplingParams(**{name: thing}), least=8)  # type: ignore[misc]
+    refused_by_name(llm.beside, ("drafter", "policy", "with_sources"), 17)
+    refused_by_name(SamplingParams, SamplingParams.__dataclass_fields__, 8)
     assert not llm.engine.busy
 
 
 def test_making_one(folder: Path) -> None:
     """All that is looked at before the model is loaded."""
     refused(lambda thing: LLM(thing), least=len(THINGS))
-    for name in ("drafter", "policy", "dtype", "deterministic", "with_sources", "progress"):
-        given = {"model": folder / "nowhere", name: None}
-        refused(
-            lambda thing, name=name, given=given: LLM(**{**given, name: thing}),  # type: ignore[misc]
-            least=len(THINGS),
-        )
+    names = ("drafter", "policy", "dtype", "deterministic", "with_sources", "progress")
+    refused_by_name(LLM, names, len(THINGS), model=folder / "nowhere")
 
 
 def test_drafters(tmp_path: Path) -> None:
     for kind in (SuffixDrafter, NgramDrafter):
-        for name in inspect.signature(kind).parameters:
-            refused(lambda thing, kind=kind, name=name: kind(**{name: thing}), least=10)  # type: ignore[misc]
+        refused_by_name(kind, inspect.signature(kind).parameters, 10)
     refused(CorpusDrafter, least=len(THINGS))
-    for name in ("tokenizer_hash", "verify", "chain", "max_tokens"):
-        refused(
-            lambda thing, name=name: CorpusDrafter(tmp_path / "x", **{name: thing}),  # type: ignore[misc]
-            least=len(THINGS),
-        )
+    names, nowhere = ("tokenizer_hash", "verify", "chain", "max_tokens"), tmp_path / "x"
+    refused_by_name(partial(CorpusDrafter, nowhere), names, len(THINGS))
     refused(MergeDrafter, least=len(THINGS))
     refused(lambda thing: MergeDrafter(NgramDrafter(), prior=thing), least=14)
     for drafter in (SuffixDrafter(), NgramDrafter(), MergeDrafter(SuffixDrafter(), NgramDrafter())):
@@ -122,11 +121,8 @@ def test_corpus_files(tmp_path: Path) -> None:
     documents = [[1, 2, 3]] * 3
     refused(lambda thing: corpus.build(thing, out), least=len(THINGS))
     refused(lambda thing: corpus.build_from(thing, out), least=15)
-    for name in ("tokenizer_hash", "vocabulary", "max_context", "memory_bytes", "threads"):
-        refused(
-            lambda thing, name=name: corpus.build_from(documents, out, **{name: thing}),  # type: ignore[misc]
-            least=17,
-        )
+    names = ("tokenizer_hash", "vocabulary", "max_context", "memory_bytes", "threads")
+    refused_by_name(partial(corpus.build_from, documents, out), names, 17)
     refused(
         lambda thing: corpus.build_from(documents, out if isinstance(thing, str) else thing),
         least=18,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.asking import Asked, answers, check, known, tokens_of
 from engine.drafters import Scripted
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
@@ -54,18 +55,9 @@ def drawn(random: np.random.Generator) -> tuple[list[int], SamplingParams]:
     return prompt, SamplingParams(**asked)
 
 
-def texts(
-    target: Target, drafter: Any, asked: list[tuple[list[int], SamplingParams]], seed: int
-) -> list[list[int]]:
-    policy = "none" if drafter is None else "fixed"
-    engine = Engine(target, drafter, policy=policy, memory=1 << 22, max_running=4, max_rows=32)
-    requests = [
-        engine.add(prompt, params, seed=seed + at, stops=(2, 9))
-        for at, (prompt, params) in enumerate(asked)
-    ]
-    engine.run()
-    engine.check_integrity()
-    return [request.token_ids for request in requests]
+def texts(target: Target, drafter: Any, asked: Asked) -> list[list[int]]:
+    engine = Engine(target, drafter, policy="fixed", memory=1 << 22, max_running=4, max_rows=32)
+    return tokens_of(answers(engine, asked, stops=(2, 9)))
 
 
 def test_random_requests_have_the_same_texts_on_both() -> None:
@@ -74,10 +66,10 @@ def test_random_requests_have_the_same_texts_on_both() -> None:
         name = NAMES[draw % len(NAMES)]
         cpu, slow = targets(name)
         asked = [drawn(random) for _ in range(AT_ONCE)]
-        wanted = texts(slow, None, asked, draw)
-        for target, drafter in ((cpu, SuffixDrafter()), (slow, SuffixDrafter())):
-            given = texts(target, drafter, asked, draw)
-            different += [(name, draw, at) for at in range(AT_ONCE) if given[at] != wanted[at]]
+        plainly = texts(slow, None, asked)
+        for target in (cpu, slow):
+            given = texts(target, SuffixDrafter(), asked)
+            different += [(name, draw, at) for at in range(AT_ONCE) if given[at] != plainly[at]]
     assert not different
 
 
@@ -210,12 +202,7 @@ def test_engines_that_share_a_target_notice() -> None:
 def test_a_scripted_drafter_sees_no_difference() -> None:
     """Right drafts and wrong ones, on the plain target."""
     slow = targets("llama")[1]
-    params = SamplingParams(temperature=0.9, max_tokens=20)
-    prompt = list(range(3, 30))
-    wanted = plain(logits_of(slow), prompt, params, 4, (2, 9))
+    asked = [(list(range(3, 30)), SamplingParams(temperature=0.9, max_tokens=20))]
     for wrong in (0.0, 0.5):
-        engine = Engine(slow, Scripted({tuple(prompt): wanted}, wrong=wrong), policy="fixed")
-        request = engine.add(prompt, params, seed=4, stops=(2, 9))
-        engine.run()
-        assert request.token_ids == wanted
+        (request,) = check(Engine(slow, Scripted(known(slow, asked), wrong), policy="fixed"), asked)
         assert request.stats.accepted > 0

@@ -22,11 +22,12 @@ def test_stops_inside_an_accepted_path(target: Target) -> None:
     (prompt,) = prompts(1, seed=20)
     texts = known(target, [(prompt, GREEDY)], stops=())
     (free,) = texts.values()
-    stops = [({"stop": [free[at]]}, free.index(free[at]) + 1, "stop") for at in (0, 3, 10)]
-    lengths = [({"max_tokens": most}, most, "length") for most in (1, 2, 7)]
-    for asked, end, reason in [*stops, *lengths]:
+    stops = [(replace(GREEDY, stop=[free[at]]), free.index(free[at]) + 1) for at in (0, 3, 10)]
+    lengths = [(replace(GREEDY, max_tokens=most), most) for most in (1, 2, 7)]
+    for params, end in [*stops, *lengths]:
+        reason = "stop" if params.stop else "length"
         engine = Engine(target, Scripted(texts, wrong=0), policy=Fixed(k=64))
-        request = engine.add(prompt, replace(GREEDY, **asked), seed=0)
+        request = engine.add(prompt, params, seed=0)
         engine.run()
         assert (request.token_ids, request.finish_reason) == (free[:end], reason)
         assert request.stats.steps == 1

@@ -1,4 +1,4 @@
-"""Requests that are refused, and requests that fail: each alone."""
+"""Requests that are refused, requests that fail, each alone, and steps that fail."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from engine.asking import ASKED, GREEDY, STOPS, answers, check, letters, prompts
 from foresay import SamplingParams
 from foresay.budget.load import Load
 from foresay.budget.policy import Fixed
-from foresay.drafters import NgramDrafter, SuffixDrafter
+from foresay.drafters import MergeDrafter, NgramDrafter, RecycleDrafter, SuffixDrafter
+from foresay.engine.compute import forward_and_verify
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
+from foresay.engine.plain import logits_of, plain
 from foresay.engine.samples import add_samples
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError, LogitsError
@@ -153,3 +155,49 @@ def test_a_policy_that_forgets_requests_is_named(target: Target) -> None:
     engine.add([1, 2, 3], GREEDY)
     with pytest.raises(InputError, match="1 states but 0 budgets of the policy"):
         engine.step()
+
+
+class Sometimes(Fixed):
+    """Asks for nothing after a step that failed."""
+
+    asks = True
+
+    def budgets(self, load: Load) -> list[int]:
+        return super().budgets(load) if self.asks else [0] * len(load)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_drafts_of_a_failed_step_are_forgotten(target: Target, merged: bool) -> None:
+    """The drafter goes on, and the text is the plain one."""
+    compute, fails = forward_and_verify(target), [False]
+
+    def sometimes(*arguments: Any) -> Any:
+        if fails[0]:
+            raise RuntimeError("the machine stumbled")
+        return compute(*arguments)
+
+    policy = Sometimes()
+    drafter: Any = RecycleDrafter()
+    engine = Engine(
+        target,
+        MergeDrafter(SuffixDrafter(), drafter) if merged else drafter,
+        policy=policy,
+        compute=sometimes,
+    )
+    params = SamplingParams(temperature=0, max_tokens=24)
+    for _ in range(2):  # the second time there is much to draft
+        request = engine.add([5, 6, 7], params, seed=1)
+        for step in range(100):
+            fails[0] = step % 3 == 2
+            policy.asks = step % 3 != 0
+            if fails[0]:
+                with pytest.raises(RuntimeError, match="stumbled"):
+                    engine.step()
+            else:
+                engine.step()
+            if request.finished:
+                break
+            fails[0] = False
+    assert request.token_ids == plain(logits_of(target), [5, 6, 7], params, 1)
+    assert engine.drafter.active
+    assert request.stats.accepted > 0

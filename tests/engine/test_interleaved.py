@@ -20,9 +20,10 @@ from tiny import save_model
 PARAMS = (
     SamplingParams(temperature=0, max_tokens=9),
     SamplingParams(temperature=0.9, seed=5, max_tokens=14, n=2),
-    SamplingParams(temperature=1.0, seed=1, max_tokens=12, stop=["e", "zz"]),
+    SamplingParams(temperature=1.0, seed=1, max_tokens=12, stop=["e", "zz"], n=2),
 )
 PROMPTS = (["Hello, hello, hello", "one two one two one"], ["a"], ["b" * 40, "a", "b" * 40])
+Plain = tuple[str, list[int], str]
 ASKED = [(prompts, params) for prompts in PROMPTS for params in PARAMS]
 
 
@@ -33,14 +34,14 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
 
 
 @pytest.fixture(scope="module")
-def alone(llm: LLM) -> list[list[tuple[str, list[int]]]]:
+def alone(llm: LLM) -> list[list[Plain]]:
     """What each call answers where there is no other, and no draft."""
     plain = llm.beside(None)
     return [_plainly(plain.generate(prompts, params)) for prompts, params in ASKED]
 
 
-def _plainly(results: list[Result]) -> list[tuple[str, list[int]]]:
-    return [(result.text, result.token_ids) for result in results]
+def _plainly(results: list[Result]) -> list[Plain]:
+    return [(result.text, result.token_ids, result.finish_reason) for result in results]
 
 
 @dataclass
@@ -67,14 +68,17 @@ class Heard:
             self.results[key] = chunk.result
         return True
 
-    def check(self, expected: list[tuple[str, list[int]]]) -> None:
+    def check(self, expected: list[Plain]) -> None:
         order = sorted(self.results)
-        assert [(self.texts[key], self.tokens[key]) for key in order] == expected
+        streamed = [(self.texts[key], self.tokens[key]) for key in order]
+        assert streamed == [(text, tokens) for text, tokens, _ in expected]
         assert _plainly([self.results[key] for key in order]) == expected
 
 
-def test_two_streams_in_turns(llm: LLM, alone: Any) -> None:
-    heard = [Heard(which, llm.stream(*ASKED[which])) for which in (0, 3)]
+@pytest.mark.parametrize("streams", [(0, 3), *((which,) for which in range(len(ASKED)))])
+def test_two_streams_in_turns(llm: LLM, alone: Any, streams: tuple[int, ...]) -> None:
+    """Or one alone."""
+    heard = [Heard(which, llm.stream(*ASKED[which])) for which in streams]
     while sum(one.take() for one in heard):
         pass
     for one in heard:
@@ -101,7 +105,7 @@ def test_a_call_within_the_progress_of_another(llm: LLM, alone: Any) -> None:
             inner.append(llm.generate(*ASKED[4]))
 
     assert _plainly(llm.generate(*ASKED[1], progress=progress)) == alone[1]
-    assert sum(counts) == sum(len(tokens) for _, tokens in alone[1])
+    assert sum(counts) == sum(len(tokens) for _, tokens, _ in alone[1])
     assert [_plainly(results) for results in inner] == [alone[4]]
 
 
@@ -212,21 +216,20 @@ def test_an_interrupt_amid_a_commit_ends_the_other_streams_too(llm: LLM) -> None
     results = [chunk.result for chunk in other if chunk.result is not None]
     assert [result.finish_reason for result in results] == ["cancelled"]
     (again,) = both.generate("Hello, hello, hello", params)
-    assert (again.text, again.token_ids) == _plainly(
-        llm.beside(None).generate("Hello, hello, hello", params)
-    )[0]
+    assert _plainly([again]) == _plainly(llm.beside(None).generate("Hello, hello, hello", params))
 
 
-def test_a_paused_answer_cannot_be_waited_for(llm: LLM, alone: Any) -> None:
-    heard = Heard(3, llm.stream(*ASKED[3]))
+def test_a_paused_answer_cannot_be_waited_for(llm: LLM) -> None:
+    plain = llm.beside(None)  # which gives one token in each step
+    heard = Heard(3, plain.stream(*ASKED[3]))
     assert heard.take()
-    (request,) = llm.engine.scheduler.running
-    llm.engine.pause(request)
+    (request,) = plain.engine.scheduler.running
+    plain.engine.pause(request)
     while request.stats.tokens > len(heard.tokens[0, 0]):
         heard.take()
     with pytest.raises(StateError, match=r"paused; expected `engine.pause\(request, False\)`"):
         heard.take()
-    assert not llm.engine.busy
+    assert not plain.engine.busy
 
 
 def test_two_threads_are_told_so(llm: LLM, alone: Any) -> None:

@@ -52,25 +52,6 @@ def test_samples_have_their_own_noise_and_share_the_prompt(llm: LLM) -> None:
     assert alone[0].token_ids == first[0].token_ids
 
 
-def test_the_stream_is_the_text(llm: LLM) -> None:
-    params = SamplingParams(temperature=1.0, seed=1, max_tokens=30, stop=["e", "zz"], n=2)
-    whole = llm.generate(PROMPTS, params)
-    texts: dict[tuple[int, int], str] = {}
-    tokens: dict[tuple[int, int], list[int]] = {}
-    ends: dict[tuple[int, int], Any] = {}
-    for chunk in llm.stream(PROMPTS, params):
-        key = (chunk.prompt_index, chunk.sample)
-        assert key not in ends
-        texts[key] = texts.get(key, "") + chunk.text
-        tokens[key] = tokens.get(key, []) + chunk.token_ids
-        if chunk.result is not None:
-            ends[key] = chunk.result
-    order = [(i, sample) for i in range(len(PROMPTS)) for sample in range(2)]
-    assert [texts[key] for key in order] == [r.text for r in whole]
-    assert [tokens[key] for key in order] == [r.token_ids for r in whole]
-    assert [ends[key].finish_reason for key in order] == [r.finish_reason for r in whole]
-
-
 def test_no_text_ends_an_answer_before_min_tokens(llm: LLM) -> None:
     free = llm.generate(PROMPTS[0], replace(GREEDY, max_tokens=40, ignore_eos=True))[0]
     texts = [llm.tokenizer.decode(free.token_ids[:size]) for size in range(41)]

@@ -6,7 +6,7 @@ with its own seed, are answered by the real engine, and their texts are tested a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, product
 from typing import Any
@@ -191,27 +191,16 @@ def test_each_request_has_its_own_rule(
             assert request.token_ids == expected
 
 
-def _negative(probs: Floats) -> Floats:
-    return np.subtract(probs, 0.5, dtype=np.float32)
+SPOILED: dict[str, Callable[[Floats], Any]] = {
+    "negative": lambda probs: np.subtract(probs, 0.5, dtype=np.float32),
+    "nothing": np.zeros_like,
+    "narrow": lambda probs: np.array(probs[:, :-1], np.float32),
+    "wide": lambda probs: probs.astype(np.float64),
+    "objects": lambda probs: probs.astype(object),
+}
 
 
-def _nothing(probs: Floats) -> Floats:
-    return np.zeros(probs.shape, np.float32)
-
-
-def _narrow(probs: Floats) -> Floats:
-    return np.array(probs[:, :-1], np.float32)
-
-
-def _wide(probs: Floats) -> Any:
-    return probs.astype(np.float64)
-
-
-def _objects(probs: Floats) -> Any:
-    return probs.astype(object)
-
-
-@pytest.mark.parametrize("spoil", [_negative, _nothing, _narrow, _wide, _objects])
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
 def test_bad_probs_cost_the_drafts_and_nothing_else(target: Target, rows: Rows, spoil: Any) -> None:
     class Bad(Drawing):
         def _chain(self, state: Any, budget: int) -> Draft:

@@ -15,20 +15,8 @@ import numpy as np
 import pytest
 
 from foresay.errors import InputError
-from foresay.integrations.vllm import (
-    SuffixProposer,
-    VllmSettings,
-    host,
-    sampler_patch,
-)
-
-
-def config(most: int = 6, **keys: Any) -> Any:
-    return SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=most, **keys),
-        model_config=SimpleNamespace(max_model_len=512),
-        parallel_config=SimpleNamespace(tensor_parallel_size=1),
-    )
+from foresay.integrations.vllm import SuffixProposer, VllmSettings, host, sampler_patch
+from integrations.vllm_side import config
 
 
 def drafted(proposer: SuffixProposer, rows: int, reading: int = 0, **later: Any) -> int:
@@ -50,7 +38,7 @@ def platform(cpu: bool) -> Any:
 
 
 def test_what_a_later_vllm_gives_besides_is_not_looked_at() -> None:
-    proposer = SuffixProposer(config())
+    proposer = SuffixProposer(config(length=512))
     assert drafted(proposer, 1, slot_mappings={}, num_speculative_tokens=3, request_ids=["a"]) == 6
     assert proposer.stats().errors == 0
 
@@ -62,7 +50,7 @@ def test_what_a_later_vllm_gives_besides_is_not_looked_at() -> None:
 def test_drafts_by_the_size_of_the_batch(rows: int, reading: int, most: int) -> None:
     """Inclusive ranges; what is between two, and after the last, goes on as before it."""
     ranges = [(8, 12, 0), (1, 2, 9), (3, 5, 2)]
-    proposer = SuffixProposer(config(num_speculative_tokens_per_batch_size=ranges))
+    proposer = SuffixProposer(config(length=512, num_speculative_tokens_per_batch_size=ranges))
     assert drafted(proposer, rows, reading) == most
     assert proposer.stats().errors == 0
 
@@ -92,13 +80,7 @@ def test_one_line_at_the_start(
     monkeypatch.setenv("FORESAY_VLLM_THREADS", "3")
     monkeypatch.setenv("FORESAY_VLLM_HISTORY", "0")
     begin, end = f"foresay 0.1.0 in vLLM {version}: ", ", settings: history=False, threads=3"
-    assert (
-        says(version, monkeypatch, caplog)
-        == [
-            f"{begin}custom_class, threads: 3{end}",
-        ]
-        * 2
-    )
+    assert says(version, monkeypatch, caplog) == [f"{begin}custom_class, threads: 3{end}"] * 2
 
 
 @pytest.mark.parametrize("version", ["0.21.4", "0.33.0", "1.0.0", "dev"])
@@ -218,7 +200,7 @@ def drafts_with(sampler: Any, machine: Any, monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.delitem(sys.modules, name, raising=False)
         else:
             monkeypatch.setitem(sys.modules, name, module)
-    return drafted(SuffixProposer(config()), 1)
+    return drafted(SuffixProposer(config(length=512)), 1)
 
 
 def other_expand(x: Any, cu_num_tokens: Any) -> Any:

@@ -17,18 +17,8 @@ def test_ours_alone(tmp_path: Path) -> None:
         for i in range(8)
     ]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, str(SCRIPT), str(trace), "--no-peers", "--rows", "4"]
-    command += [
-        "--contexts",
-        "40",
-        "--turns",
-        "2",
-        "--steps",
-        "3",
-        "--record",
-        str(tmp_path),
-        "--record-dirty",
-    ]
+    options = "--no-peers --rows 4 --contexts 40 --turns 2 --steps 3 --record-dirty --record"
+    command = [sys.executable, str(SCRIPT), str(trace), *options.split(), str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-vllm-step.json")

@@ -8,7 +8,6 @@ import logging
 import os
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from foresay.integrations.vllm.versions import (
     weights_changed,
     when_vllm_starts,
 )
+from integrations.vllm_side import config
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +62,7 @@ class Model:
 
 
 def proposer_of() -> tuple[SuffixProposer, Model]:
-    made = SuffixProposer(
-        SimpleNamespace(
-            speculative_config=SimpleNamespace(num_speculative_tokens=6),
-            model_config=SimpleNamespace(max_model_len=512),
-            parallel_config=SimpleNamespace(tensor_parallel_size=1),
-        )
-    )
+    made = SuffixProposer(config(length=512))
     model = Model()
     made.load_model(model)
     return made, model

@@ -26,6 +26,11 @@ def ids(found: list[list[Rollout]]) -> list[list[list[int]]]:
     return [[sample.token_ids for sample in group] for group in found]
 
 
+def undrafted(target: Target, samples: int = 2) -> list[list[list[int]]]:
+    """The samples of seed 1."""
+    return ids(Rollouts(target, None).sample(PROMPTS, PARAMS, samples=samples, seed=1))
+
+
 def changed(target: Target, seed: int) -> dict[str, torch.Tensor]:
     """Other weights: small random ones, drawn by name."""
     draw = torch.Generator().manual_seed(seed)
@@ -123,12 +128,11 @@ def test_old_versions_are_forgotten_and_the_rest_stays_bounded(target: Target) -
 
 
 def test_replaced_weights_are_used_and_change_nothing_else(target: Target) -> None:
-    rollouts, plain = Rollouts(target), Rollouts(target, None)
+    rollouts = Rollouts(target)
     before = ids(rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1))
     rollouts.replace_weights(changed(target, 1))
     after = rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1)
-    assert ids(after) != before
-    assert ids(after) == ids(plain.sample(PROMPTS, PARAMS, samples=2, seed=1))
+    assert before != ids(after) == undrafted(target)
     assert {sample.version for group in after for sample in group} == {1}
 
 
@@ -142,7 +146,7 @@ def test_weights_replaced_while_samples_run_are_refused(target: Target) -> None:
             rollouts.sample(PROMPTS, PARAMS, samples=1, seed=1)
 
     found = rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1, progress=refused)
-    assert ids(found) == ids(Rollouts(target, None).sample(PROMPTS, PARAMS, samples=2, seed=1))
+    assert ids(found) == undrafted(target)
 
 
 def test_weights_replaced_behind_its_back_discard_the_samples(target: Target) -> None:
@@ -180,18 +184,11 @@ def test_a_rollout_that_is_cancelled_leaves_nothing(target: Target, after: int) 
     assert drafter._core.groups == 0 and rollouts._answers.bytes_used == 0
     assert drafter.bytes_used() < empty + (2 << 20)  # finished samples may be in the history
     found = rollouts.sample(PROMPTS, PARAMS, samples=4, seed=1)
-    assert ids(found) == ids(Rollouts(target, None).sample(PROMPTS, PARAMS, samples=4, seed=1))
+    assert ids(found) == undrafted(target, samples=4)
 
 
-class Failing(SuffixDrafter):
-    """Fails in whatever is asked of it."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__()
-        setattr(self, method, self._fail)
-
-    def _fail(self, *given: Any, **named: Any) -> Any:
-        raise RuntimeError("broken")
+def fail(*given: Any, **named: Any) -> Any:
+    raise RuntimeError("broken")
 
 
 @pytest.mark.parametrize(
@@ -203,8 +200,10 @@ class Failing(SuffixDrafter):
 )
 @pytest.mark.filterwarnings("ignore:the drafter failed")
 def test_a_drafter_that_fails_costs_speed_only(target: Target, method: str) -> None:
-    plain = ids(Rollouts(target, None).sample(PROMPTS, PARAMS, samples=2, seed=1))
-    rollouts = Rollouts(target, Failing(method), policy="fixed")
+    plain = undrafted(target)
+    drafter = SuffixDrafter()
+    setattr(drafter, method, fail)
+    rollouts = Rollouts(target, drafter, policy="fixed")
     for _ in range(2):
         assert ids(rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1)) == plain
     rollouts.replace_weights({})

@@ -29,14 +29,7 @@ from foresay.engine.logprobs import note_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
 from foresay.engine.proposal import with_all_sampled
-from foresay.engine.request import (
-    FinishReason,
-    Request,
-    check_name,
-    check_prompt,
-    check_prompt_logprobs,
-    fitted,
-)
+from foresay.engine.request import FinishReason, Request, check_names, check_prompt_logprobs, fitted
 from foresay.engine.scheduler import ScheduledRequest, Scheduler
 from foresay.engine.step import (
     Outcome,
@@ -160,17 +153,14 @@ class Engine:
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise InputError(f"params are {params!r}; expected SamplingParams")
-        check_name("group", group)
-        check_name("tenant", tenant)
+        check_names(group, tenant)
         check_prompt_logprobs(prompt_logprobs)
         check_flag(together, "together")
         if text is not None and not isinstance(text, IncrementalDetokenizer):
             raise InputError(f"text is {text!r}; expected an IncrementalDetokenizer")
         ends = tuple(as_tokens(stops, "stops").tolist())
         tokens = as_tokens(prompt, "prompt")
-        context, memory = self.target.context, self.scheduler.pages.total * PAGE - 1
-        check_prompt(tokens, context, memory, self.target.vocabulary)
-        params = fitted(params, len(tokens), context, memory, self.target.vocabulary)
+        params = fitted(params, tokens, self.target, self.scheduler.pages.total * PAGE - 1)
         if params.stop_texts and text is None:
             raise InputError(
                 "stop has stop strings and text is None; expected an IncrementalDetokenizer"
@@ -238,8 +228,7 @@ class Engine:
 
         Raises: InputError.
         """
-        check_name("group", group)
-        check_name("tenant", tenant)
+        check_names(group, tenant)
         self.drafter.drop_group(group, tenant)
         self.drafter.warn()
 

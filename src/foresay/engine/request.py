@@ -18,15 +18,14 @@ from foresay.sampling.params import SamplingParams
 from foresay.sampling.verification import VerificationInput
 
 if TYPE_CHECKING:
-    from foresay.models.target import TextKv
+    from foresay.models.target import Target, TextKv
 
 __all__ = [
     "PHASES",
     "FinishReason",
     "Request",
     "RequestStats",
-    "check_name",
-    "check_prompt",
+    "check_names",
     "check_prompt_logprobs",
     "fitted",
 ]
@@ -70,13 +69,14 @@ class RequestStats:
         }
 
 
-def check_name(what: str, name: object) -> None:
+def check_names(group: object, tenant: object) -> None:
     """Refuse a group or a tenant that is not a str that UTF-8 can encode.
 
     Raises: InputError.
     """
-    if name is not None and not (isinstance(name, str) and _is_utf8(name)):
-        raise InputError(f"{what} is {name!r}; expected a str of valid characters, or None")
+    for what, name in (("group", group), ("tenant", tenant)):
+        if name is not None and not (isinstance(name, str) and _is_utf8(name)):
+            raise InputError(f"{what} is {name!r}; expected a str of valid characters, or None")
 
 
 def _is_utf8(text: str) -> bool:
@@ -87,12 +87,14 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> None:
-    """Refuse a prompt that cannot be answered: `context` is the most tokens that the model
-    takes, `memory` the most that memory holds.
+def fitted(params: SamplingParams, tokens: Int32s, target: Target, memory: int) -> SamplingParams:
+    """The parameters for a prompt, with max_tokens bounded by the context of the target; `memory`
+    is the most tokens that memory holds.
 
-    Raises: InputError.
+    Raises: InputError for a prompt that cannot be answered, a bias outside the vocabulary, or if
+    there is not enough memory: an answer must not end earlier because a machine is small.
     """
+    context, vocabulary = target.context, target.vocabulary
     if not len(tokens):
         raise InputError("the prompt is empty; expected at least 1 token")
     if len(tokens) >= min(context, memory):
@@ -104,6 +106,18 @@ def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> 
         )
     if tokens.max() >= vocabulary:
         raise InputError(f"the prompt has token {tokens.max()}; expected 0 to {vocabulary - 1}")
+    for token in params.logit_bias:
+        if token >= vocabulary:
+            raise InputError(f"logit_bias names token {token}; expected 0 to {vocabulary - 1}")
+    left = context - len(tokens)
+    if params.max_tokens > left:
+        params = replace(params, max_tokens=left, min_tokens=min(params.min_tokens, left))
+    if len(tokens) + params.max_tokens > memory:
+        raise InputError(
+            f"the prompt has {len(tokens)} tokens and max_tokens is {params.max_tokens}; there is "
+            f"memory for {memory} in all"
+        )
+    return params
 
 
 def check_prompt_logprobs(most: object) -> None:
@@ -115,28 +129,6 @@ def check_prompt_logprobs(most: object) -> None:
         raise InputError(
             f"prompt_logprobs is {most!r}; expected a whole number from 0 to {MAX_TOKEN}, or None"
         )
-
-
-def fitted(
-    params: SamplingParams, prompt: int, context: int, memory: int, vocabulary: int
-) -> SamplingParams:
-    """The parameters with max_tokens bounded by the context.
-
-    Raises: InputError for a bias outside the vocabulary, or if there is not enough memory: an
-    answer must not end earlier because a machine is small.
-    """
-    for token in params.logit_bias:
-        if token >= vocabulary:
-            raise InputError(f"logit_bias names token {token}; expected 0 to {vocabulary - 1}")
-    left = context - prompt
-    if params.max_tokens > left:
-        params = replace(params, max_tokens=left, min_tokens=min(params.min_tokens, left))
-    if prompt + params.max_tokens > memory:
-        raise InputError(
-            f"the prompt has {prompt} tokens and max_tokens is {params.max_tokens}; there is "
-            f"memory for {memory} in all"
-        )
-    return params
 
 
 class Request:

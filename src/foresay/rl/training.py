@@ -142,22 +142,6 @@ class _Sample:
     advantage: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Took:
-    """What one rollout took, and its tail."""
-
-    passes: int
-    seconds: float
-    tail_passes: int
-    tail_seconds: float
-
-    @classmethod
-    def of(cls, steps: Sequence[StepRecord], requests: int) -> _Took:
-        few = few_of(requests)
-        tail = [step.seconds for step in steps if step.left <= few]
-        return cls(len(steps), steps[-1].time if steps else 0.0, len(tail), sum(tail))
-
-
 def train(
     model: nn.Module,
     rollouts: Rollouts,
@@ -187,9 +171,9 @@ def train(
     for step in range(steps):
         begin = perf_counter()
         record = TrainingStep(step)
-        took: list[_Took] = []
+        took: list[list[StepRecord]] = []  # the steps of each rollout
 
-        def draw(step: int = step, took: list[_Took] = took) -> list[_Group]:
+        def draw(step: int = step, took: list[list[StepRecord]] = took) -> list[_Group]:
             nonlocal taken
             chosen = [problems[(taken + n) % len(problems)] for n in range(settings.prompts)]
             taken += settings.prompts
@@ -200,7 +184,7 @@ def train(
                 seed=_seed(seed, step, 1 + len(took)),
                 stops=stops,
             )
-            took.append(_Took.of(rollouts.steps, len(chosen) * settings.samples))
+            took.append(rollouts.steps)
             return [
                 _judged(problem, answers, settings)
                 for problem, answers in zip(chosen, sampled, strict=True)
@@ -212,19 +196,16 @@ def train(
             wanted=settings.groups,
             rounds=settings.rounds,
         )
-        _note_rollouts(record, drawn, took)
+        _note_rollouts(record, drawn, took, few_of(settings.prompts * settings.samples))
         record.kept = len(kept)
         before_training = perf_counter()
         if kept:
             _update(model, optimiser, kept, settings, record)
             rollouts.replace_weights(dict(model.named_parameters()))
         record.parameters = fingerprint(model)
-        now, sampling = perf_counter(), sum(each.seconds for each in took)
-        record.seconds = {
-            "rollout": sampling,
-            "train": now - before_training,
-            "other": before_training - begin - sampling,
-        }
+        now = perf_counter()
+        record.seconds["train"] = now - before_training
+        record.seconds["other"] = before_training - begin - record.seconds["rollout"]
         yield record
 
 
@@ -254,25 +235,28 @@ def _judged(problem: Problem, answers: Sequence[Rollout], settings: RlSettings) 
     return _Group(problem.prompt, answers, rewards, shaped)
 
 
-def _note_rollouts(record: TrainingStep, drawn: Sequence[_Group], took: Sequence[_Took]) -> None:
+def _note_rollouts(
+    record: TrainingStep, drawn: Sequence[_Group], took: Sequence[Sequence[StepRecord]], few: int
+) -> None:
+    """What the rollouts found, and what their steps took; the tail is of at most `few` samples."""
+    tail = [step.seconds for steps in took for step in steps if step.left <= few]
+    seconds = sum(steps[-1].time for steps in took if steps)
+    record.rounds, record.passes, record.tail_passes = len(took), sum(map(len, took)), len(tail)
+    record.tail, record.seconds["rollout"] = sum(tail) / max(seconds, 1e-9), seconds
     answers = [answer for group in drawn for answer in group.rollouts]
     lengths = [len(answer.token_ids) for answer in answers]
     record.reward = float(np.mean([reward for group in drawn for reward in group.rewards]))
     record.mean_length, record.max_length = float(np.mean(lengths)), max(lengths)
     record.capped = float(np.mean([answer.finish_reason == "length" for answer in answers]))
-    record.drawn, record.rounds, record.tokens = len(drawn), len(took), sum(lengths)
+    record.drawn, record.tokens = len(drawn), sum(lengths)
     digest = hashlib.sha256()
     for answer in answers:
         digest.update(np.array(answer.token_ids, np.int32).tobytes() + answer.logprobs.tobytes())
     record.tokens_digest = digest.hexdigest()
-    record.passes = sum(each.passes for each in took)
-    record.tail_passes = sum(each.tail_passes for each in took)
     record.drafted = sum(answer.stats.drafted for answer in answers)
     record.accepted = sum(answer.stats.accepted for answer in answers)
     record.acceptance = acceptance(record.accepted, record.drafted)
     record.tokens_per_step = tokens_per_step(sum(lengths), sum(a.stats.steps for a in answers))
-    seconds = sum(each.seconds for each in took)
-    record.tail = sum(each.tail_seconds for each in took) / max(seconds, 1e-9)
 
 
 def _update(

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from documents import program
 from tiny import save_model
 
-PAGE = Path(__file__).parents[3] / "docs" / "trl.md"
 MODEL = '"HuggingFaceTB/SmolLM2-135M-Instruct"'
 
 
 @pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
-    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert program.count(MODEL) == 2
     folder = save_model(tmp_path / "model", chats=False)
+    assert program("docs/trl.md").count(MODEL) == 2
     done = subprocess.run(
-        [sys.executable, "-c", program.replace(MODEL, repr(str(folder)))],
+        [sys.executable, "-c", program("docs/trl.md", (MODEL, repr(str(folder))))],
         capture_output=True,
         text=True,
         check=False,

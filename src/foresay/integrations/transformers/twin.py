@@ -26,9 +26,9 @@ from foresay.models.cpu.target import CpuTarget
 from foresay.models.load_transformers import target_of
 from foresay.models.replacing import tensors_of
 
-__all__ = ["Held", "held_for"]
+__all__ = ["DTYPES", "Held", "copied", "held_for", "refuse_hooks"]
 
-_DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = (torch.float32, torch.bfloat16)
 _ENGINES = 4  # kept per model: each has a drafter with its own memory
 
 
@@ -59,10 +59,7 @@ class Held:
             made = Engine(self.target, made_drafter, policy=policy, memory=memory)
             while len(self.engines) >= _ENGINES:
                 del self.engines[next(iter(self.engines))]  # the least recently used
-            self.engines[key] = (
-                made_drafter,
-                made,
-            )  # the drafter lives, so that its id stays its own
+            self.engines[key] = made_drafter, made  # the drafter lives: its id stays its own
         self.engines[key] = self.engines.pop(key)
         return self.engines[key][1]
 
@@ -94,16 +91,29 @@ def _check(model: Any) -> None:
     for path, tensor in tensors_of(model).items():
         if tensor.device.type != "cpu":
             raise UnsupportedModel(f"{path} of {name} is on {tensor.device}; expected the CPU")
-    if model.dtype not in _DTYPES:
+    if model.dtype not in DTYPES:
         raise UnsupportedModel(f"{name} has {model.dtype}; expected float32 or bfloat16")
+    refuse_hooks(model)
+
+
+def refuse_hooks(model: nn.Module, *, checkpointing: bool = False) -> None:
+    """Refuse the forward hook of somebody else, which may do anything; transformers' own in `utils`
+    only record outputs. With `checkpointing` its hook of gradient checkpointing is removed.
+
+    Raises: UnsupportedModel.
+    """
     for path, module in model.named_modules():
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-            # transformers' own hooks only record outputs; others may do anything.
-            if not str(getattr(hook, "__module__", "")).startswith("transformers.utils."):
-                raise UnsupportedModel(
-                    f"'{path or name}' has a forward hook, which would see other tensors here; "
-                    "expected a model without hooks"
-                )
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key, hook in list(hooks.items()):
+                home = str(getattr(hook, "__module__", ""))
+                if home.startswith("transformers.utils."):
+                    continue
+                if not (checkpointing and home.startswith("transformers.")):
+                    raise UnsupportedModel(
+                        f"'{path or type(model).__name__}' has a forward hook, which would see "
+                        "other tensors here; expected a model without hooks"
+                    )
+                del hooks[key]
 
 
 def _kind(model: nn.Module) -> list[Any]:
@@ -127,13 +137,23 @@ def _marks(model: nn.Module) -> list[Any]:
 
 def _twin(model: Any) -> Any:
     """A copy of the modules that shares only the weights."""
-    known: dict[int, Any] = {
-        id(weight): nn.Parameter(weight.detach(), requires_grad=False)
-        for weight in model.parameters()
-    }
+    return copied(
+        model,
+        {
+            id(weight): nn.Parameter(weight.detach(), requires_grad=False)
+            for weight in model.parameters()
+        },
+    )
+
+
+def copied(model: Any, known: dict[int, Any] | None = None) -> Any:
+    """A copy of the modules. For parts that are `known` by their id the value is taken.
+
+    Raises: UnsupportedModel.
+    """
     try:
         return copy.deepcopy(model, known)
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         raise UnsupportedModel(
-            f"{model.config.model_type} holds something that cannot be copied: {error}"
+            f"{type(model).__name__} holds something that cannot be copied: {error}"
         ) from error

@@ -7,14 +7,13 @@ So the copy gets the `forward` of its class back.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from foresay.errors import UnsupportedModel
+from foresay.integrations.transformers.twin import DTYPES, copied, refuse_hooks
 from foresay.integrations.trl.settings import Settings
 from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.replacing import tensors_of
@@ -22,7 +21,6 @@ from foresay.models.target import Target
 
 __all__ = ["marks_of", "model_of", "target_for", "weights_of"]
 
-_DTYPES = (torch.float32, torch.bfloat16)
 _OWN = ("forward", "_original_forward")  # set on the model by TRL and accelerate
 
 
@@ -56,7 +54,7 @@ def model_of(trainer: Any) -> nn.Module:
     for name, weight in model.named_parameters():
         if isinstance(weight, DTensor) or weight.is_meta:
             raise UnsupportedModel(f"{name} is sharded or has no values; expected a dense tensor")
-        if weight.dtype not in _DTYPES:
+        if weight.dtype not in DTYPES:
             raise UnsupportedModel(f"{name} is of {weight.dtype}; expected float32 or bfloat16")
     return model
 
@@ -67,20 +65,14 @@ def target_for(model: nn.Module, settings: Settings) -> Target:
 
     Raises: UnsupportedModel, InputError for what is no model of transformers.
     """
-    try:
-        copied = copy.deepcopy(model)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        raise UnsupportedModel(
-            f"{type(model).__name__} holds something that cannot be copied: {error}"
-        ) from error
+    policy = copied(model)
     for name in _OWN:
-        vars(copied).pop(name, None)
-    _remove_hooks(copied)
-    copied.zero_grad(set_to_none=True)
+        vars(policy).pop(name, None)
+    refuse_hooks(policy, checkpointing=True)
+    policy.zero_grad(set_to_none=True)
     if settings.target is not None:
-        return settings.target(copied)
-    policy: Any = copied
-    if next(copied.parameters()).device.type == "cpu":
+        return settings.target(policy)
+    if next(policy.parameters()).device.type == "cpu":
         return target_of(policy, try_exact=False)  # nobody asks, and the first step would wait
     return plain_target_of(policy)
 
@@ -94,22 +86,3 @@ def marks_of(model: nn.Module) -> list[tuple[int, int]]:
     """Something that differs once weights were written: torch counts what is done to a tensor in
     place. Writing through `.data` is not counted; the trainer's step tells of that."""
     return [(weight.data_ptr(), weight._version) for weight in model.parameters()]
-
-
-def _remove_hooks(model: nn.Module) -> None:
-    """Without the hook of gradient checkpointing; transformers' others only record outputs.
-
-    Raises: UnsupportedModel for the hook of somebody else, which may do anything.
-    """
-    for path, module in model.named_modules():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key, hook in list(hooks.items()):
-                home = str(getattr(hook, "__module__", ""))
-                if home.startswith("transformers.utils."):
-                    continue
-                if not home.startswith("transformers."):
-                    raise UnsupportedModel(
-                        f"'{path or type(model).__name__}' has a forward hook, which would see "
-                        "other tensors here; expected a model without hooks"
-                    )
-                del hooks[key]

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from foresay import __version__
-from foresay.integrations.vllm.versions import weights_changed, when_vllm_starts
+from foresay.integrations.vllm.versions import watch, when_vllm_starts
 
 __all__ = ["hook_metrics", "hook_weights", "install"]
 
@@ -56,25 +56,11 @@ def hook_weights() -> None:
     if module is None:
         return
     extension = getattr(module, "vLLMColocateWorkerExtension", None)
-    theirs = getattr(extension, "update_weights_from_ipc", None)
-    if extension is None or theirs is None:
+    if not watch(extension, "update_weights_from_ipc"):
         _warn_once(
             "foresay: this verl has no vLLMColocateWorkerExtension.update_weights_from_ipc; new "
             "weights are noticed by the model's load_weights alone, LoRA adapters are not"
         )
-        return
-    if hasattr(theirs, "_foresay"):
-        return
-
-    @functools.wraps(theirs)
-    def update_weights_from_ipc(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return theirs(self, *args, **kwargs)
-        finally:  # what failed may have changed some of them
-            weights_changed()
-
-    update_weights_from_ipc._foresay = True  # type: ignore[attr-defined]
-    extension.update_weights_from_ipc = update_weights_from_ipc
 
 
 def hook_metrics() -> None:

@@ -33,23 +33,25 @@ def changes() -> int:
     return _changes
 
 
-def watch(model: Any) -> None:
-    """Replace the model's `load_weights`, once, by one that counts. A model without one is left
-    as it is.
+def watch(owner: Any, name: str = "load_weights") -> bool:
+    """Replace a method of a model or of a class, once, by one that counts. False if there is none.
+
+    Mutates: the owner.
     """
-    theirs = getattr(model, "load_weights", None)
+    theirs = getattr(owner, name, None)
     if theirs is None or hasattr(theirs, "_foresay"):
-        return
+        return theirs is not None
 
     @functools.wraps(theirs)
-    def load_weights(*args: Any, **kwargs: Any) -> Any:
+    def counted(*args: Any, **kwargs: Any) -> Any:
         try:
             return theirs(*args, **kwargs)
         finally:  # what failed may have changed some of them
             weights_changed()
 
-    load_weights._foresay = True  # type: ignore[attr-defined]
-    model.load_weights = load_weights
+    counted._foresay = True  # type: ignore[attr-defined]
+    setattr(owner, name, counted)
+    return True
 
 
 def when_vllm_starts(hook: Callable[[], None]) -> None:

@@ -1,4 +1,5 @@
-"""pairs leaves few cases, and every two values meet in one of them."""
+"""How many cases are tried: pairs leaves few, and every two values meet in one of them; a property
+has as many as it asks for, and ten times as many where new ones are sought."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from itertools import combinations, product
 
 import pytest
 
+import explore
 from pairs import pairs
 
 
@@ -33,3 +35,9 @@ def test_values_that_cannot_be_hashed_or_compared() -> None:
 def test_refused(axes: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ValueError, match="expected two axes or more"):
         pairs(*axes)
+
+
+def test_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    for times in (1, 10):
+        monkeypatch.setattr(explore, "TIMES", times)
+        assert explore.examples(7).max_examples == 7 * times

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from edge.asking import answered
 from edge.test_command import asked, beside, folder  # noqa: F401
 from edge.toy_cloud import VOCABULARY, plain, toy_cloud
 from foresay.cli.edge import PresetOption
-from foresay.edge.client import EdgeClient
 from foresay.edge.gating import Gate, Thresholds
 from foresay.edge.messages import Open, Sampling
 from foresay.edge.preset import PRESETS, PUBLISHED, EdgePreset, preset_of
@@ -76,9 +76,8 @@ async def test_the_text_is_that_of_the_plain_loop() -> None:
     """The toy cloud heeds the temperature alone."""
     async with toy_cloud() as cloud:
         options = PUBLISHED.client_options()
-        client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter="suffix", **options)
-        found = await client.answer([5, 6, 7, 5, 6], PUBLISHED.sampling(max_tokens=40), seed=3)
-        client.close()
+        asked = PUBLISHED.sampling(max_tokens=40)
+        found = await answered(cloud.url, VOCABULARY, [5, 6, 7, 5, 6], asked, seed=3, **options)
         assert list(found.tokens) == plain([5, 6, 7, 5, 6], 40, 1.0, 3)
         told = cloud.heard[0]
         assert isinstance(told, Open) and told.wait == "block"

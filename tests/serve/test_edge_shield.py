@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from foresay.edge.client import EdgeClient
+from edge.asking import answered
 from foresay.edge.ids import unpack
 from foresay.edge.messages import MAX_PAD, Commit, Message
 from foresay.engine.llm import LLM
@@ -134,12 +134,8 @@ def test_the_client_copes(folder: Path, plain: LLM) -> None:
     shield = Shield(pad=512, every=0.05, hide=True)
     with edge_server(folder, shield=shield, limits=LIMITS) as server:
         asked = opening(server, "ab ab ab ab", seed=2, max_tokens=40, temperature=0.0)
-        client = EdgeClient(server.url, vocabulary=asked.vocabulary, drafter="suffix")
-        try:
-            prompt = unpack(asked.prompt, asked.vocabulary)
-            found = asyncio.run(client.answer(prompt, asked.params()))
-        finally:
-            client.close()
+        prompt = unpack(asked.prompt, asked.vocabulary)
+        found = asyncio.run(answered(server.url, asked.vocabulary, prompt, asked.params()))
         assert list(found.tokens) == wanted(plain, asked)
         assert found.statistics.drafter_error is None
         nothing_left(server)

@@ -19,21 +19,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge.asking import answered
 from edge.chaos import Action, chaos, random_script
 from explore import EXPLORES
 from foresay.arrays import Int32s
 from foresay.bench.proxy import Proxy
 from foresay.draft import Draft
-from foresay.drafters.lineup import with_external_drafts
 from foresay.edge.client import Answer, EdgeClient
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
 from foresay.serve.limits import Limits
-from foresay.serve.start import tenant_drafter
 from foresay.verdict import Verdict, Wants
 from pairs import pairs
-from serve.running import MEMORY, Running, running, wait_for
+from serve.edge_client import edge_server, nothing_left
+from serve.running import MEMORY, Running
 from tiny import one_thread, save_model
 
 LIMIT = 30.0
@@ -84,6 +84,10 @@ class House:
     def vocabulary(self) -> int:
         return self.plain.target.vocabulary
 
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rpartition(":")[2])
+
     def expected(self, prompt: list[int], params: SamplingParams) -> list[int]:
         key = (tuple(prompt), repr(params))
         if key not in self.known:
@@ -92,24 +96,19 @@ class House:
 
     def empty(self, seconds: float = FORGOTTEN + 10) -> None:
         """Wait until the server has forgotten all streams; nothing is held for them."""
-        streams = self.server.server._routes.edge.streams
-        wait_for(lambda: len(streams) == 0, seconds)
-        self.server.idle()
+        nothing_left(self.server, seconds)
         scheduler = self.server.llm.engine.scheduler
         assert not scheduler.running and not scheduler.waiting
         assert scheduler.pages.total - scheduler.pages.free == scheduler.prefixes.held
-        assert self.server.server._routes.driver._waits._by_stream == {}
 
 
 @contextmanager
 def open_house(folder: Path) -> Iterator[House]:
     save_model(folder)
-    drafter = with_external_drafts(tenant_drafter(1, 1 << 20))
-    given: dict[str, Any] = {"dtype": "float32", "memory": MEMORY, "policy": "fixed"}
     limits = Limits(draft_seconds=0.05, edge_seconds=FORGOTTEN)
     with one_thread():
         plain = LLM(folder, None, dtype="float32", memory=MEMORY)
-        with running(LLM(folder, drafter, **given), drafter, limits=limits) as server:
+        with edge_server(folder, limits=limits, options={"with_sources": False}) as server:
             yield House(server, plain, {})
 
 
@@ -149,17 +148,8 @@ def drawn(number: int, house: House) -> tuple[list[int], SamplingParams, dict[st
 async def answer_through(
     port: int, prompt: list[int], params: SamplingParams, **options: Any
 ) -> Answer:
-    client = EdgeClient(
-        f"http://127.0.0.1:{port}",
-        connect_seconds=2.0,
-        silent_seconds=2.0,
-        retry_seconds=LIMIT,
-        **options,
-    )
-    try:
-        return await asyncio.wait_for(client.answer(prompt, params), LIMIT)
-    finally:
-        client.close()
+    waits: dict[str, Any] = {"connect_seconds": 2.0, "silent_seconds": 2.0, "retry_seconds": LIMIT}
+    return await answered(port, prompt=prompt, params=params, seconds=LIMIT, **waits, **options)
 
 
 async def one_script(number: int, house: House, faults: Counter[str]) -> None:
@@ -169,7 +159,7 @@ async def one_script(number: int, house: House, faults: Counter[str]) -> None:
     # A fault before anything was heard is an error by design: the address may be wrong.
     script = [Action("delay", "up", 1, 0.0), Action("delay", "down", 2, 0.0), *script]
     faults.update(action.fault for action in script[2:])
-    async with Proxy(int(house.server.url.rpartition(":")[2]), chaos(script)) as proxy:
+    async with Proxy(house.port, chaos(script)) as proxy:
         try:
             found = await answer_through(
                 proxy.port, prompt, params, vocabulary=house.vocabulary, **options
@@ -246,7 +236,7 @@ async def test_many_flipped_bits_of_both_ways(house: House, json: bool) -> None:
     script += [
         Action("flip", way, 3, bit=draw.randrange(4096)) for way in ("up", "down") for _ in range(2)
     ]
-    async with Proxy(int(house.server.url.rpartition(":")[2]), chaos(script)) as proxy:
+    async with Proxy(house.port, chaos(script)) as proxy:
         options = {"drafter": Guessing(expected, 0.5, 1), "wait": "block", "json": json}
         found = await answer_through(
             proxy.port, prompt, params, vocabulary=house.vocabulary, **options
@@ -270,7 +260,7 @@ def test_a_cut_at_every_place_of_the_beginning(
 
     async def run() -> Answer:
         carry = chaos([Action(fault, way, after)])
-        async with Proxy(int(house.server.url.rpartition(":")[2]), carry) as proxy:
+        async with Proxy(house.port, carry) as proxy:
             return await answer_through(
                 proxy.port, prompt, params, vocabulary=house.vocabulary, drafter="suffix"
             )
@@ -289,7 +279,7 @@ def leave(house: House) -> None:
     params = SamplingParams(max_tokens=2000, seed=1, temperature=0.8, ignore_eos=True)
 
     async def run() -> None:
-        async with Proxy(int(house.server.url.rpartition(":")[2])) as proxy:
+        async with Proxy(house.port) as proxy:
             client = EdgeClient(f"http://127.0.0.1:{proxy.port}", vocabulary=house.vocabulary)
             stream = client.stream(prompt, params)
             async for _ in stream:

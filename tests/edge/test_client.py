@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from doubles import Scripted
+from edge.asking import answered
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.drafter import Source
 from foresay.edge.client import Answer, EdgeClient
@@ -16,7 +17,7 @@ from foresay.edge.link import AcceptanceRule, Round
 from foresay.edge.messages import Close, DraftMessage, Message, Open, Resume
 from foresay.edge.stream import Stream
 from foresay.edge.text_rules import Rules
-from foresay.errors import InputError, StreamError
+from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
 from pairs import pairs
 
@@ -34,11 +35,9 @@ def client(cloud: ToyCloud, **options: Any) -> EdgeClient:
 
 
 async def answer(cloud: ToyCloud, temperature: float = 0.0, **options: Any) -> Answer:
-    asked = client(cloud, **options)
-    try:
-        found = await asyncio.wait_for(asked.answer(PROMPT, params(temperature), seed=SEED), 20)
-    finally:
-        asked.close()
+    found = await answered(
+        cloud.url, VOCABULARY, PROMPT, params(temperature), seed=SEED, seconds=20, **options
+    )
     assert list(found.tokens) == plain(PROMPT, COUNT, temperature, SEED)
     assert found.finish == "length"
     assert len(found.sources) == found.statistics.tokens == COUNT
@@ -144,10 +143,9 @@ async def test_known_text_is_drafted_after_a_restart() -> None:
 async def test_refused_at_first_is_told_at_once() -> None:
     async with toy_cloud() as cloud:
         url = cloud.url
-    asked = EdgeClient(url, vocabulary=VOCABULARY)
     began = asyncio.get_running_loop().time()
     with pytest.raises(StreamError, match="connection refused; expected a server") as caught:
-        await asked.answer(PROMPT, params())
+        await answered(url, VOCABULARY, PROMPT, params())
     assert caught.value.code == "unreachable"
     assert asyncio.get_running_loop().time() - began < 2
 
@@ -196,10 +194,9 @@ def test_who_stops_early_closes_the_stream() -> None:
 
 async def test_a_slow_cloud_is_lost_and_found() -> None:
     async with toy_cloud(step=0.0) as cloud:
-        asked = client(cloud, silent_seconds=0.05, retry_seconds=5)
-        cloud.step = 0.12
-        few = SamplingParams(max_tokens=6, temperature=0.0)
-        found = await asyncio.wait_for(asked.answer(PROMPT, few, seed=SEED), 20)
+        cloud.step, few = 0.12, SamplingParams(max_tokens=6, temperature=0.0)
+        waits = {"silent_seconds": 0.05, "retry_seconds": 5}
+        found = await answered(cloud.url, VOCABULARY, PROMPT, few, seed=SEED, **waits)
     assert list(found.tokens) == plain(PROMPT, 6, 0.0, SEED)
     assert found.statistics.resumes > 0
 
@@ -259,25 +256,6 @@ async def test_the_gate_reads_text() -> None:
     assert rounds and all(done.hard == done.sent for done in rounds)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"url": "127.0.0.1:8000"}, "expected a URL such as"),
-        ({"url": "ftp://x"}, "expected a URL such as"),
-        ({"wait": "fast"}, "wait is 'fast'; expected block"),
-        ({"pad": -1}, "pad is -1"),
-        ({"drafter": "recycle"}, "needs to see the target"),
-        ({"drafter": "self"}, "needs to see the target"),
-        ({"edge_only": True}, "no model drafts"),
-        ({"vocabulary": 0}, "vocabulary is 0"),
-    ],
-)
-def test_wrong_options(options: dict[str, Any], sentence: str) -> None:
-    url = options.pop("url", "http://127.0.0.1:1")
-    with pytest.raises(InputError, match=sentence):
-        EdgeClient(url, **{"vocabulary": VOCABULARY, **options})
-
-
 # -- streams that the cloud ends before their answer does --------------------------------------
 
 
@@ -311,10 +289,8 @@ async def test_a_stream_that_is_always_cancelled_is_an_error() -> None:
 async def test_a_cloud_that_forgets_every_stream_is_an_error() -> None:
     """Each time it gives the text that is known again, and then closes the connection."""
     async with toy_cloud(drops=[10] * 1000, forgets=1000) as cloud:
-        asked = client(cloud, retry_seconds=0.5, drafter=None)
         with pytest.raises(StreamError, match="has forgotten the stream") as caught:
-            await asked.answer(PROMPT, params(), seed=SEED)
-        asked.close()
+            await answer(cloud, retry_seconds=0.5, drafter=None)
     assert caught.value.code == "unknown_stream"
     assert "no progress for 0.5 s" in str(caught.value)
     assert f"tokens are committed: ask again with seed {SEED}" in str(caught.value)
@@ -322,10 +298,8 @@ async def test_a_cloud_that_forgets_every_stream_is_an_error() -> None:
 
 async def test_an_answer_that_fails_in_the_cloud_is_an_error() -> None:
     async with toy_cloud(fails=5) as cloud:
-        asked = client(cloud, drafter=None)
         with pytest.raises(StreamError) as caught:
-            await asked.answer(PROMPT, params(), seed=SEED)
-        asked.close()
+            await answer(cloud, drafter=None)
     assert caught.value.code == "internal"
     assert str(caught.value) == (
         "the cloud failed while it answered; its log says why. 5 tokens are committed: ask "

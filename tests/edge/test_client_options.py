@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edge.asking import answered
 from edge.test_client import PROMPT, params
 from edge.toy_cloud import VOCABULARY, toy_cloud
 from foresay.edge.client import EdgeClient
@@ -21,7 +22,7 @@ URL = "http://127.0.0.1:1"
 
 
 def made(**options: Any) -> EdgeClient:
-    return EdgeClient(URL, **{"vocabulary": VOCABULARY, **options})
+    return EdgeClient(**{"url": URL, "vocabulary": VOCABULARY, **options})
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,12 @@ def made(**options: Any) -> EdgeClient:
         ({"json": 1}, "json is 1; expected True or False"),
         ({"model": None}, "model is None; expected a str"),
         ({"tokenizer_hash": "x"}, "tokenizer_hash is 'x'; expected bytes"),
+        ({"wait": "fast"}, "wait is 'fast'; expected block"),
+        ({"pad": -1}, "pad is -1"),
+        ({"drafter": "recycle"}, "needs to see the target"),
+        ({"drafter": "self"}, "needs to see the target"),
+        ({"edge_only": True}, "no model drafts"),
+        ({"vocabulary": 0}, "vocabulary is 0"),
     ],
 )
 def test_wrong_kinds(options: dict[str, Any], sentence: str) -> None:
@@ -70,10 +77,7 @@ def test_any_thing_is_taken_or_refused_with_a_sentence(name: str) -> None:
     refused = 0
     for thing in THINGS:
         try:
-            if name == "url":
-                EdgeClient(thing, vocabulary=VOCABULARY)
-            else:
-                made(**{name: thing})
+            made(**{name: thing})
         except ForesayError:
             refused += 1
     assert refused >= 10
@@ -95,15 +99,15 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str) -> None:
 
 async def test_the_line_break_of_a_file_is_no_part_of_a_key() -> None:
     async with toy_cloud() as cloud:
-        asked = EdgeClient(cloud.url, vocabulary=VOCABULARY, api_key=" sk-1\r\n")
-        await asked.answer(PROMPT, params())
-        asked.close()
+        await answered(cloud.url, VOCABULARY, PROMPT, params(), api_key=" sk-1\r\n")
         assert cloud.keys == ["Bearer sk-1"]
 
 
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
+        ("127.0.0.1:8000", "expected a URL such as"),
+        ("ftp://x", "expected a URL such as"),
         ("http://me:hunter2@host:80", "has a user or a password; expected none there"),
         ("http://me:hunter2@host:99999", "has a user or a password; expected none there"),
         ("me:hunter2@host", "one with an @, which is not shown here; expected a URL such as"),
@@ -139,10 +143,8 @@ async def test_tls_where_there_is_none(said: bytes) -> None:
 
     server = await asyncio.start_server(plain, "127.0.0.1", 0)
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    asked = EdgeClient(url, vocabulary=VOCABULARY)
     with pytest.raises(StreamError, match=r"; try http:// if the server has no TLS"):
-        await asked.answer(PROMPT, params())
-    asked.close()
+        await answered(url, VOCABULARY, PROMPT, params())
     server.close()
 
 

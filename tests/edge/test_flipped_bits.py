@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosedError
 
+from edge.asking import answered
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.draft import Draft
 from foresay.edge import stream as stream_module
@@ -156,15 +157,10 @@ def test_every_bit_of_what_the_cloud_sends(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["refused"] == sum(map(bits_of, recorded(json=False)))
 
 
-def test_bits_of_what_the_cloud_sends_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_bits_of_what_the_cloud_sends_as_json(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """What a bit changes may be of no meaning there, such as the name of a metric."""
-    found = outcome_of(monkeypatch, json=True, step=29)
-    assert found["wrong"] == 0 and found["refused"] > 4 * found["right"] > 0, found
-
-
-@pytest.mark.slow
-def test_every_bit_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = outcome_of(monkeypatch, json=True)
+    found = outcome_of(monkeypatch, json=True, step=step)
     assert found["wrong"] == 0 and found["refused"] > 4 * found["right"] > 0, found
 
 
@@ -233,15 +229,13 @@ def test_bits_of_a_draft(json: bool) -> None:
     assert valid > 20
 
 
-def answered(**faults: Any) -> tuple[Answer, ToyCloud]:
+def of_cloud(**faults: Any) -> tuple[Answer, ToyCloud]:
     """The answer of a client whose cloud has these faults; the seed is the cloud's."""
 
     async def run() -> tuple[Answer, ToyCloud]:
+        asked = SamplingParams(max_tokens=30, temperature=0.8)
         async with toy_cloud(**faults) as cloud:
-            client = EdgeClient(cloud.url, vocabulary=VOCABULARY, retry_seconds=20)
-            found = await client.answer(PROMPT, SamplingParams(max_tokens=30, temperature=0.8))
-            client.close()
-            return found, cloud
+            return await answered(cloud.url, VOCABULARY, PROMPT, asked, retry_seconds=20), cloud
 
     found, cloud = asyncio.run(run())
     assert list(found.tokens) == plain(PROMPT, 30, 0.8, 77) and found.finish == "length"
@@ -249,12 +243,12 @@ def answered(**faults: Any) -> tuple[Answer, ToyCloud]:
 
 
 def test_a_refused_draft_does_not_end_the_stream() -> None:
-    found, _ = answered(complains=[5, 12])
+    found, _ = of_cloud(complains=[5, 12])
     assert found.statistics.resumes == 2 and found.statistics.reopens == 0
 
 
 def test_a_refused_resume_is_tried_again_from_the_start_of_the_answer() -> None:
-    found, cloud = answered(drops=[7], doubts=2)
+    found, cloud = of_cloud(drops=[7], doubts=2)
     resumes = [message for message in cloud.heard if isinstance(message, Resume)]
     first, *others = (message.have for message in resumes)
     assert first > len(PROMPT) and others == [len(PROMPT)] * 2
@@ -262,7 +256,7 @@ def test_a_refused_resume_is_tried_again_from_the_start_of_the_answer() -> None:
 
 
 def test_an_opened_stream_that_is_another_one_is_closed_and_opened_again() -> None:
-    found, cloud = answered(damages=2)
+    found, cloud = of_cloud(damages=2)
     assert found.statistics.damaged == found.statistics.retries == 2
     assert found.statistics.seed == 77
     assert [type(message) for message in cloud.heard[:5]] == [Open, Close, Open, Close, Open]
@@ -271,7 +265,7 @@ def test_an_opened_stream_that_is_another_one_is_closed_and_opened_again() -> No
 def test_a_server_that_cannot_read_open_is_told_at_once() -> None:
     """As one of another version."""
     with pytest.raises(StreamError, match=r"^the cloud refuses the stream \(bad_frame\): ") as told:
-        answered(refuses="bad_frame")
+        of_cloud(refuses="bad_frame")
     assert told.value.code == "bad_frame"
 
 

@@ -20,6 +20,7 @@ from foresay.errors import InputError
 
 STREAM = bytes(range(16))
 DRAFT = DraftMessage(7, 31, 99, pack([5, 6, 7], 300), bytes([0, 0, 1]))
+OPEN = Open(VERSION, "", b"", 300, b"")
 COMMIT = Commit(34, pack([5, 6], 300), 88, 7, 1, 2, 3, 1, 1500, None, 1)
 
 
@@ -103,21 +104,11 @@ def test_a_client_may_send_what_the_cloud_does_not_need() -> None:
         (COMMIT, "metrics", {"la_over_k": "x"}, "^la_over_k is 'x'; expected 0.3333$"),
         (COMMIT, "metrics", {"kv_length": 34}, "^kv_length is 34; expected 33$"),
         (COMMIT, "finish", "tired", "^finish is 'tired'; expected one of stop, length"),
-        (
-            Open(VERSION, "", b"", 300, b""),
-            "tokenizer",
-            "xy",
-            "^tokenizer is 'xy'; expected hex digits$",
-        ),
-        (Open(VERSION, "", b"", 300, b""), "vocabulary", "a", "^vocabulary is 'a'; expected"),
-        (Open(VERSION, "", b"", 300, b""), "sampling_cfg", {"logit_bias": {"a": 1}}, "the key 'a'"),
-        (Open(VERSION, "", b"", 300, b""), "sampling_cfg", {"heat": 1}, "there is a field 'heat'"),
-        (
-            Open(VERSION, "", b"", 300, b""),
-            "sampling_cfg",
-            {"temp": "hot"},
-            "^temperature of a message",
-        ),
+        (OPEN, "tokenizer", "xy", "^tokenizer is 'xy'; expected hex digits$"),
+        (OPEN, "vocabulary", "a", "^vocabulary is 'a'; expected"),
+        (OPEN, "sampling_cfg", {"logit_bias": {"a": 1}}, "the key 'a'"),
+        (OPEN, "sampling_cfg", {"heat": 1}, "there is a field 'heat'"),
+        (OPEN, "sampling_cfg", {"temp": "hot"}, "^temperature of a message"),
     ],
 )
 def test_a_wrong_value_is_named(

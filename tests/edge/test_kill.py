@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 import forks
+from edge.asking import answered
 from edge.chaos import Action, chaos
 from foresay.bench.cloud import Cloud, cloud
 from foresay.bench.proxy import Proxy
-from foresay.drafters.lineup import with_external_drafts
-from foresay.edge.client import Answer, EdgeClient
+from foresay.edge.client import Answer
 from foresay.engine.llm import LLM
 from foresay.sampling.params import SamplingParams
 from foresay.serve.limits import Limits
-from foresay.serve.start import tenant_drafter
-from serve.running import MEMORY, Running, running, wait_for
+from serve.edge_client import edge_server, nothing_left
+from serve.running import MEMORY, Running, wait_for
 from tiny import one_thread, save_model
 
 PROMPT = "the cat and the cat and"
@@ -88,24 +88,13 @@ async def _through_a_death(
     carry = chaos([Action("kill", "down", after), Action("drop", "down")], kill=kill)
     proxy = Proxy(first.port, carry)
     async with proxy:
-        client = EdgeClient(
-            f"http://127.0.0.1:{proxy.port}",
-            vocabulary=first.vocabulary,
-            api_key=first.keys["one"],
-            retry_seconds=20,
-        )
-        try:
-            return await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
-        finally:
-            client.close()
+        how: dict[str, Any] = {"api_key": first.keys["one"], "retry_seconds": 20}
+        return await answered(proxy.port, first.vocabulary, prompt, params(temperature), **how)
 
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    drafter = with_external_drafts(tenant_drafter(1, 1 << 20))
-    llm = LLM(folder, drafter, dtype="float32", memory=MEMORY, policy="fixed")
-    limits = Limits(draft_seconds=0.05, edge_seconds=1.0)
-    with one_thread(), running(llm, drafter, limits=limits) as found:
+    with edge_server(folder, limits=Limits(draft_seconds=0.05, edge_seconds=1.0)) as found:
         yield found
 
 
@@ -121,20 +110,11 @@ def test_the_client_dies_and_is_forgotten(server: Running, plain: LLM, pieces: i
             got += json.loads(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         assert process.wait(10) == -signal.SIGKILL
-    streams = server.server._routes.edge.streams
-    wait_for(lambda: len(streams) == 0, 15)
-    server.idle()
+    nothing_left(server, 15)
     scheduler = server.llm.engine.scheduler
     assert scheduler.pages.total - scheduler.pages.free == scheduler.prefixes.held
     expected = plain.generate(prompt, params(0.8))[0].token_ids
     count = min(len(got), TOKENS)
     assert got[:count] == expected[:count] and count > 0
-
-    async def again() -> Answer:
-        client = EdgeClient(server.url, vocabulary=plain.target.vocabulary)
-        try:
-            return await client.answer(prompt, params(0.8))
-        finally:
-            client.close()
-
-    assert list(asyncio.run(again()).tokens) == expected
+    again = answered(server.url, plain.target.vocabulary, prompt, params(0.8))
+    assert list(asyncio.run(again).tokens) == expected

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from edge.asking import answered
 from foresay.draft import Draft
 from foresay.drafters.decoding.state import RequestState
 from foresay.drafters.lineup import with_external_drafts
 from foresay.drafters.model import ModelDrafter
-from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.statistics import StreamStatistics
 from foresay.engine.llm import LLM
 from foresay.models.load import load
@@ -99,19 +99,9 @@ def test_after_each_round_both_ends_have_stored_the_same(
     prompt = server.llm.tokenizer.encode("one two one two one")
     params = SamplingParams(max_tokens=COUNT, temperature=0.0, ignore_eos=True)
 
-    async def run() -> Answer:
-        client = EdgeClient(
-            server.url,
-            vocabulary=server.llm.target.vocabulary,
-            drafter=drafter,
-            wait="block",
-            ahead=False,
-        )
-        found = await asyncio.wait_for(client.answer(prompt, params), 60)
-        client.close()
-        return found
-
-    found, rounds = asyncio.run(run()), drafter.seen
+    how: dict[str, Any] = {"drafter": drafter, "wait": "block", "ahead": False}
+    vocabulary, rounds = server.llm.target.vocabulary, drafter.seen
+    found = asyncio.run(answered(server.url, vocabulary, prompt, params, **how))
     plain = LLM(folder, None, dtype="float32", memory=MEMORY)
     assert list(found.tokens) == plain.generate([prompt], params)[0].token_ids
     for seen in rounds:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from edge.asking import answered
+from foresay.bench.proxy import Proxy
 from foresay.corpus import build_from
 from foresay.drafter import Source
 from foresay.edge.client import EdgeClient
@@ -68,9 +70,9 @@ async def test_the_text_is_that_of_the_model(
     prompt = llm.tokenizer.encode(TEXT)
     expected = llm.generate([prompt], params(temperature))[0].token_ids
     vocabulary = llm.target.vocabulary
-    client = EdgeClient(server.url, vocabulary=vocabulary, wait=wait, **WAYS[way])
-    found = await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
-    client.close()
+    found = await answered(
+        server.url, vocabulary, prompt, params(temperature), wait=wait, **WAYS[way]
+    )
     assert list(found.tokens) == list(expected)
     counted = found.statistics
     assert found.finish == "length" and counted.wait == wait
@@ -94,16 +96,9 @@ def test_signals_of_a_model_say_when_to_send(
     limits["variance"] = (0.0, 1.0)
 
     async def run(gate: Gate) -> float:
-        client = EdgeClient(
-            server.url,
-            vocabulary=llm.target.vocabulary,
-            wait="block",
-            drafter=f"model:{folder}",
-            gate=gate,
-            dropout=4,
-        )
-        found = await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
-        client.close()
+        how: dict[str, Any] = {"wait": "block", "drafter": f"model:{folder}", "dropout": 4}
+        vocabulary, asked = llm.target.vocabulary, params(temperature)
+        found = await answered(server.url, vocabulary, prompt, asked, gate=gate, **how)
         assert list(found.tokens) == list(expected)
         assert found.statistics.sent > 0 and found.statistics.drafter_error is None
         assert found.statistics.hard_ratio is not None
@@ -120,22 +115,15 @@ async def test_the_target_as_draft_model_foresees_what_is_sampled(
 ) -> None:
     """It draws with the same noise: without it about every second token would be another one."""
     prompt = llm.tokenizer.encode(TEXT)
-    client = EdgeClient(
-        server.url,
-        vocabulary=llm.target.vocabulary,
-        wait="block",
-        ahead=False,
-        rule=AcceptanceRule(),
-        drafter=f"model:{folder}",
-    )
+    how: dict[str, Any] = {"wait": "block", "ahead": False, "drafter": f"model:{folder}"}
+    how["rule"] = AcceptanceRule()
     sent = accepted = 0
     for seed in range(20):  # a busy cloud decodes some tokens itself: then fewer are drafted
         given = replace(params(0.8), seed=seed)
-        found = await asyncio.wait_for(client.answer(prompt, given), 60)
+        found = await answered(server.url, llm.target.vocabulary, prompt, given, **how)
         sent, accepted = sent + found.statistics.sent, accepted + found.statistics.accepted
         if sent > 60:
             break
-    client.close()
     assert accepted >= 0.7 * sent > 40
     server.idle()
 
@@ -144,52 +132,29 @@ async def test_a_lost_connection_is_resumed(server: Running, llm: LLM) -> None:
     """The client's own socket is cut under it, again and again."""
     prompt = llm.tokenizer.encode(TEXT)
     expected = llm.generate([prompt], params(0.8))[0].token_ids
-    sockets: list[Any] = []
-    proxy = await asyncio.start_server(
-        lambda r, w: _forward(r, w, server.url, sockets), "127.0.0.1", 0
-    )
-    port = proxy.sockets[0].getsockname()[1]
-    client = EdgeClient(f"http://127.0.0.1:{port}", vocabulary=llm.target.vocabulary, wait="block")
     seen: list[int] = []
-    async for piece in client.stream(prompt, params(0.8)):
-        seen += piece.tokens
-        if len(sockets) < 4 and piece.tokens and len(seen) > 8 * len(sockets):
-            sockets[-1].transport.abort()
-        if piece.statistics is not None:
-            assert piece.statistics.resumes >= 1 and piece.statistics.reopens == 0
-    client.close()
-    proxy.close()
+    async with Proxy(int(server.url.rpartition(":")[2])) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        client = EdgeClient(url, vocabulary=llm.target.vocabulary, wait="block")
+        async for piece in client.stream(prompt, params(0.8)):
+            seen += piece.tokens
+            cuts = len(proxy.connections)
+            if cuts < 4 and piece.tokens and len(seen) > 8 * cuts:
+                proxy.cut()
+            if piece.statistics is not None:
+                assert piece.statistics.resumes >= 1 and piece.statistics.reopens == 0
+        client.close()
     assert seen == list(expected)
     server.idle()
 
 
-async def _forward(reader: Any, writer: Any, url: str, sockets: list[Any]) -> None:
-    """A connection passed on byte by byte, until one side ends."""
-    host, port = url.removeprefix("http://").split(":")
-    up, down = await asyncio.open_connection(host, int(port))
-    sockets.append(writer)
-
-    async def copy(source: Any, sink: Any) -> None:
-        try:
-            while data := await source.read(4096):
-                sink.write(data)
-        except OSError:
-            pass
-        sink.close()
-
-    await asyncio.gather(copy(reader, down), copy(up, writer))
-
-
 def test_refusals_are_sentences(server: Running, llm: LLM) -> None:
-    async def ask(**options: Any) -> None:
-        given = {"vocabulary": llm.target.vocabulary, **options}
-        await EdgeClient(server.url, **given).answer([1, 2], params(0.0))
-
+    vocabulary = llm.target.vocabulary
     with pytest.raises(StreamError, match=r"expected .* the model's") as caught:
-        asyncio.run(ask(vocabulary=1000))
+        asyncio.run(answered(server.url, 1000, [1, 2], params(0.0)))
     assert caught.value.code == "bad_request"
     with pytest.raises(StreamError):
-        asyncio.run(ask(model="another"))
+        asyncio.run(answered(server.url, vocabulary, [1, 2], params(0.0), model="another"))
 
 
 def test_the_command(server: Running, llm: LLM, folder: Path) -> None:

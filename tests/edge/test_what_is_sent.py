@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from doubles import Scripted
+from edge.asking import answered
 from edge.test_client import COUNT, PROMPT, SEED, answer, client, params
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.bench.proxy import EmulatedLink, Proxy, over
 from foresay.draft import Draft
-from foresay.edge.client import EdgeClient
 from foresay.edge.ids import unpack
 from foresay.edge.link import AcceptanceRule
 from foresay.edge.messages import DraftMessage
@@ -53,13 +53,10 @@ async def test_drafts_that_would_come_too_late_are_not_sent(reach: int) -> None:
     async with toy_cloud(wait="free-run", step=0.005) as cloud:
         port = int(cloud.url.rpartition(":")[2])
         async with Proxy(port, over(EmulatedLink(rtt=0.12))) as proxy:
-            edge = EdgeClient(
-                f"http://127.0.0.1:{proxy.port}",
-                vocabulary=VOCABULARY,
-                drafter=Always(lambda text: right(text)[:reach]),
+            drafter = Always(lambda text: right(text)[:reach])
+            found = await answered(
+                proxy.port, VOCABULARY, PROMPT, asked, seed=SEED, drafter=drafter
             )
-            found = await edge.answer(PROMPT, asked, seed=SEED)
-            edge.close()
     assert list(found.tokens) == plain(PROMPT, 150, 0.0, SEED)
     bases, accepted = [m.base - len(PROMPT) for m in drafts_of(cloud)], found.statistics.accepted
     assert bases

@@ -45,17 +45,17 @@ def plain(prompt: list[int], count: int, temperature: float = 0.0, seed: int = 0
 class Kept:
     """A stream as the cloud keeps it."""
 
-    name: bytes
     asked: Open
-    key: bytes
     seed: int
     text: list[int]
-    start: int
-    prefix: Prefix
+    name: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     pool: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     hashes: dict[int, int] = field(default_factory=dict)  # of known prefixes, with their position
     seqs: list[int] = field(default_factory=list)
-    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.start, self.prefix = len(self.text), Prefix(self.text)
 
 
 @dataclass
@@ -108,35 +108,19 @@ class ToyCloud:
         assert socket.request is not None
         self.keys.append(socket.request.headers.get("Authorization"))
         first = await self._hear(socket)
-        if isinstance(first, Open) and self.busy:
-            self.busy -= 1
-            await socket.send(encode(Error("busy", "there are too many streams")))
-            return
-        if isinstance(first, Open) and self.refuses:
-            await socket.send(encode(Error(self.refuses, "this stream is not for you")))
+        if refused := self._refused(first):
+            await socket.send(encode(refused))
             return
         if isinstance(first, Resume):
-            if self.forgets and first.stream in self.kept:
-                del self.kept[first.stream]
-                self.forgets -= 1
-                self.forgotten += 1
-            if first.stream not in self.kept:
-                await socket.send(encode(Error("unknown_stream", "there is no such stream")))
-                return
-            if self.doubts:
-                self.doubts -= 1
-                await socket.send(encode(Error("unknown_prefix", "the prefix is another one")))
-                return
-            name, kept = first.stream, self.kept[first.stream]
+            kept = self.kept[first.stream]
             assert first.key == kept.key and kept.prefix.agrees(first.have, first.prefix)
             await self._commit(socket, kept, first.have)
         else:
             assert isinstance(first, Open)
-            kept = self._kept(first)
-            name = kept.name
-            self.kept[name] = kept
-            window, seed = self.window, kept.seed
-            told = (name, kept.key, 0, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
+            seed = 77 if first.seed is None else first.seed
+            kept = Kept(first, seed, unpack(first.prompt, VOCABULARY).tolist())
+            self.kept[kept.name] = kept
+            told = (kept.name, kept.key, 0, kept.start, VOCABULARY, seed, SPEC, self.window, 32, 60)
             opened = Opened(*told, self.ends, self.wait)  # type: ignore[arg-type]
             opened = checked_opened(opened, hash_of_open(first))
             if self.damages:
@@ -146,13 +130,25 @@ class ToyCloud:
         if await self._decode(socket, kept):
             while not isinstance(await self._hear(socket), Close):
                 pass  # drafts that were under way
-            del self.kept[name]
+            del self.kept[kept.name]
 
-    def _kept(self, asked: Open) -> Kept:
-        prompt = unpack(asked.prompt, VOCABULARY).tolist()
-        seed = 77 if asked.seed is None else asked.seed
-        name, key = secrets.token_bytes(16), secrets.token_bytes(16)
-        return Kept(name, asked, key, seed, prompt, len(prompt), Prefix(np.array(prompt, np.int32)))
+    def _refused(self, first: Message) -> Error | None:
+        if isinstance(first, Open):
+            if self.busy:
+                self.busy -= 1
+                return Error("busy", "there are too many streams")
+            return Error(self.refuses, "this stream is not for you") if self.refuses else None
+        assert isinstance(first, Resume)
+        if self.forgets and first.stream in self.kept:
+            del self.kept[first.stream]
+            self.forgets -= 1
+            self.forgotten += 1
+        if first.stream not in self.kept:
+            return Error("unknown_stream", "there is no such stream")
+        if self.doubts:
+            self.doubts -= 1
+            return Error("unknown_prefix", "the prefix is another one")
+        return None
 
     async def _hear(self, socket: ServerConnection) -> Message:
         frame = await socket.recv()
@@ -219,7 +215,6 @@ class ToyCloud:
 
     def _step(self, kept: Kept) -> None:
         """Commit what drafts foresaw, and one token more."""
-        kept.steps += 1
         end = kept.start + kept.asked.max_tokens
         while len(kept.text) < end:
             seed = kept.seed + (1 if self.lies and self.forgotten else 0)

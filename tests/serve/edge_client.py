@@ -18,6 +18,7 @@ from foresay.edge.ids import pack, unpack
 from foresay.edge.json_frames import decode_json, encode_json
 from foresay.edge.messages import (
     VERSION,
+    Close,
     Commit,
     DraftMessage,
     Error,
@@ -174,6 +175,7 @@ class Text:
         return Resume(**given)
 
 
+ENDLESS: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
 Say: TypeAlias = Callable[[Text], Iterable[DraftMessage]]
 """What a client says after OPENED, and after each commit that has tokens."""
 
@@ -238,6 +240,62 @@ def right(answer: Sequence[int], count: int = 6) -> Say:
         return [text.draft(answer[done : done + count])]
 
     return say
+
+
+async def agreed(
+    server: Running,
+    plain: LLM,
+    asked: Open,
+    drafts: Callable[[Sequence[int]], Say] = right,
+    **how: Any,
+) -> tuple[Text, Cloud]:
+    """One whole stream, with drafts made of the answer; its text is that of the plain loop."""
+    answer = wanted(plain, asked)
+    text, line = await whole(server, asked, drafts(answer), **how)
+    assert text.ids == answer
+    return text, line
+
+
+async def refused(server: Running, *messages: Message | bytes | str, **how: Any) -> Error:
+    """The error after these messages, which may be raw frames."""
+    async with cloud(server, **how) as line:
+        for message in messages:
+            if isinstance(message, bytes | str):
+                await line.socket.send(message)
+            else:
+                await line.send(message)
+        return await line.error()
+
+
+async def begun(server: Running, asked: Open, until: int = 5, **how: Any) -> Text:
+    """A stream whose connection was lost."""
+    async with cloud(server, **how) as line:
+        text = await follow(line, await opened(line, asked), until=until)
+        line.socket.transport.abort()
+    return text
+
+
+async def closed(server: Running, text: Text, **how: Any) -> Commit:
+    """The first commit after the stream was resumed; then it is closed."""
+    async with cloud(server, **how) as line:
+        await line.send(text.resume())
+        message = await line.receive()
+        await line.send(Close())
+        await line.ends()
+    assert isinstance(message, Commit), message
+    return message
+
+
+async def resumed(
+    server: Running, text: Text, say: Say = lambda text: (), until: int | None = None
+) -> Text:
+    """The stream on a new connection: to its end, or until that is lost too."""
+    async with cloud(server) as line:
+        await line.send(text.resume())
+        await follow(line, text, say, until=until)
+        if until is not None:
+            line.socket.transport.abort()
+    return text
 
 
 def edge_counts(server: Running) -> dict[str, int]:

@@ -19,8 +19,11 @@ from foresay.serve.limits import Limits
 from foresay.serve.stream import AnswerStream
 from pairs import pairs
 from serve.edge_client import (
+    ENDLESS,
     Say,
     Text,
+    agreed,
+    begun,
     cloud,
     edge_counts,
     edge_server,
@@ -130,10 +133,8 @@ def test_the_text_is_that_of_the_plain_loop(
     server: Running, plain: LLM, name: str, wait: str, temperature: float
 ) -> None:
     asked = opening(server, PROMPT, temperature=temperature, seed=7, max_tokens=40, wait=wait)
-    answer = wanted(plain, asked)
-    text, _ = asyncio.run(whole(server, asked, SAYS[name](answer)))
-    assert text.ids == answer
-    assert text.finish == ("length" if len(answer) == 40 else "stop")
+    text, _ = asyncio.run(agreed(server, plain, asked, SAYS[name]))
+    assert text.finish == ("length" if len(text.ids) == 40 else "stop")
     assert text.opened.wait == wait and text.opened.seed == 7
     assert text.opened.position == len(text.prompt) and text.opened.noise == SPEC
     upto = [commit.upto for commit in text.commits]
@@ -143,11 +144,10 @@ def test_the_text_is_that_of_the_plain_loop(
 def test_right_drafts_are_used(server: Running, plain: LLM) -> None:
     """Fails if offers are dropped anywhere on their way: then a token takes a step."""
     asked = opening(server, "xyz", temperature=0.8, seed=3, max_tokens=60, wait="block")
-    answer = wanted(plain, asked)
     before = server.server._routes.steps.total.steps
-    text, _ = asyncio.run(whole(server, asked, right(answer)))
+    text, _ = asyncio.run(agreed(server, plain, asked))
     steps = server.server._routes.steps.total.steps - before
-    assert text.ids == answer and len(answer) == 60
+    assert len(text.ids) == 60
     assert steps < 20
     middle = text.commits[1:-1]
     assert sum(commit.accepted for commit in middle) > 3 * len(middle)
@@ -159,23 +159,21 @@ def test_right_drafts_are_used(server: Running, plain: LLM) -> None:
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_short_answers(server: Running, plain: LLM, wait: str, most: int) -> None:
     asked = opening(server, "abc", temperature=0.0, max_tokens=most, wait=wait)
-    answer = wanted(plain, asked)
-    text, _ = asyncio.run(whole(server, asked, right([*answer, 1, 2, 3])))
-    assert text.ids == answer and text.finish == "length"
+    text, _ = asyncio.run(agreed(server, plain, asked, lambda answer: right([*answer, 1, 2, 3])))
+    assert text.finish == "length"
 
 
 def test_stops(server: Running, plain: LLM) -> None:
-    free = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50)
-    answer = wanted(plain, free)
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 11, "max_tokens": 50}
+    answer = wanted(plain, opening(server, PROMPT, **how))
+    beyond = right(answer)  # drafts beyond the stop
     at = next(n for n in range(12, 50) if answer[n] not in answer[:n])
-    asked = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50, stop_ids=(answer[at],))
-    text, _ = asyncio.run(whole(server, asked, right(answer)))  # which drafts beyond the stop
-    assert text.ids == answer[: at + 1] == wanted(plain, asked) and text.finish == "stop"
-    word = server.llm.tokenizer.decode(answer[20:23])
-    asked = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50, stop=(word,))
-    text, _ = asyncio.run(whole(server, asked, right(answer)))
-    assert text.ids == wanted(plain, asked) and text.finish == "stop"
-    assert len(text.ids) <= 23
+    asked = opening(server, PROMPT, stop_ids=(answer[at],), **how)
+    text, _ = asyncio.run(agreed(server, plain, asked, lambda _: beyond))
+    assert text.ids == answer[: at + 1] and text.finish == "stop"
+    asked = opening(server, PROMPT, stop=(server.llm.tokenizer.decode(answer[20:23]),), **how)
+    text, _ = asyncio.run(agreed(server, plain, asked, lambda _: beyond))
+    assert len(text.ids) <= 23 and text.finish == "stop"
 
 
 def test_commits_say_what_became_of_the_latest_draft(server: Running, plain: LLM) -> None:
@@ -206,9 +204,8 @@ async def test_padding_hides_the_lengths(
 ) -> None:
     """And who asks in JSON is answered in JSON."""
     asked = opening(server, PROMPT, temperature=0.8, seed=5, max_tokens=20, pad=pad)
-    answer = wanted(plain, asked)
-    text, line = await whole(server, asked, right(answer), as_json=as_json)
-    assert text.ids == answer and {size % pad for size in line.sizes} == {0}
+    _, line = await agreed(server, plain, asked, as_json=as_json)
+    assert {size % pad for size in line.sizes} == {0}
     if pad >= 1000:
         assert set(line.sizes) == {pad}
 
@@ -216,7 +213,7 @@ async def test_padding_hides_the_lengths(
 def test_close_frees_everything_at_once(server: Running) -> None:
     async def run() -> list[object]:
         async with cloud(server) as line:
-            text = await opened(line, opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
+            text = await opened(line, opening(server, PROMPT, **ENDLESS))
             await follow(line, text, until=3)
             await line.send(Close("enough"))
             return [m for m in await line.ends() if type(m).__name__ != "Commit"]
@@ -233,7 +230,7 @@ def test_who_asks_and_leaves_leaves_nothing(server: Running) -> None:
 
     async def run(wait: float) -> None:
         async with cloud(server) as line:
-            await line.send(opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
+            await line.send(opening(server, PROMPT, **ENDLESS))
             await asyncio.sleep(wait)
             line.socket.transport.abort()
 
@@ -244,60 +241,36 @@ def test_who_asks_and_leaves_leaves_nothing(server: Running) -> None:
 
 
 async def test_a_lost_connection_is_waited_for_and_then_forgotten(server: Running) -> None:
-    async with cloud(server) as line:
-        text = await opened(line, opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
-        await follow(line, text, until=3)
-        line.socket.transport.abort()
+    await begun(server, opening(server, PROMPT, **ENDLESS), until=3)
     time.sleep(0.1)
     assert streams_of(server) == 1 and server.server._routes.driver.under_way == 1
     nothing_left(server, 5)
 
 
 async def test_many_at_once(server: Running, plain: LLM) -> None:
-    answers = [
-        wanted(
-            plain,
-            opening(
-                server,
-                f"{n % 4} and",
-                temperature=0.8 if n % 3 else 0.0,
-                seed=n,
-                max_tokens=16,
-            ),
-        )
-        for n in range(18)
-    ]
     cases = []
-    for number in range(18):
-        asked = opening(
-            server,
-            f"{number % 4} and",
-            temperature=0.8 if number % 3 else 0.0,
-            seed=number,
-            max_tokens=16,
-            wait=WAITS[number % 3],
-        )
-        cases.append((asked, answers[number], list(SAYS.values())[number % len(SAYS)]))
+    for n in range(18):
+        how: dict[str, Any] = {"temperature": 0.8 if n % 3 else 0.0, "seed": n, "max_tokens": 16}
+        asked = opening(server, f"{n % 4} and", wait=WAITS[n % 3], **how)
+        cases.append((asked, wanted(plain, asked), list(SAYS.values())[n % len(SAYS)]))
     texts = await asyncio.gather(*(whole(server, a, say(w)) for a, w, say in cases))
-    assert [text.ids for text, _ in texts] == answers
+    assert [text.ids for text, _ in texts] == [answer for _, answer, _ in cases]
     nothing_left(server)
+
+
+TIMED = [("right", "block"), ("ahead", "block"), ("empty", "block"), ("nothing", "adaptive")]
 
 
 def test_time_is_not_wasted(folder: Path, plain: LLM) -> None:
     """With the usual half second per wait: nobody may need even one of them per commit."""
     with edge_server(folder) as server:
         assert server.server._limits.draft_seconds == 0.5
-        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, wait="block")
-        answer = wanted(plain, asked)
-        for name in ("right", "ahead", "empty"):
-            start = time.monotonic()
+        for name, wait in TIMED:
+            asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, wait=wait)
+            answer, start = wanted(plain, asked), time.monotonic()
             text, _ = asyncio.run(whole(server, asked, SAYS[name](answer)))
             assert text.ids == answer
-            assert time.monotonic() - start < 2, name
-        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, wait="adaptive")
-        start = time.monotonic()
-        text, _ = asyncio.run(whole(server, asked))
-        assert text.ids == answer and time.monotonic() - start < 3
+            assert time.monotonic() - start < (2 if wait == "block" else 3), name
 
 
 def test_the_first_draft_is_waited_for(
@@ -314,9 +287,7 @@ def test_the_first_draft_is_waited_for(
     monkeypatch.setattr(Driver, "submit", delayed)
     with edge_server(folder, limits=Limits(draft_seconds=5.0)) as server:
         asked = opening(server, PROMPT, temperature=0.0, max_tokens=20, wait="block")
-        answer = wanted(plain, asked)
-        text, _ = asyncio.run(whole(server, asked, right(answer)))
-    assert text.ids == answer
+        text, _ = asyncio.run(agreed(server, plain, asked))
     first, second, *_ = text.commits
     assert first.upto == len(text.prompt) + 1 and second.seq
 

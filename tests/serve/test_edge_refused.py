@@ -14,14 +14,18 @@ from websockets.exceptions import InvalidStatus
 
 from foresay.edge.ids import pack, unpack
 from foresay.edge.json_frames import Frames
-from foresay.edge.messages import VERSION, Close, Commit, DraftMessage, Error, Open
+from foresay.edge.messages import VERSION, Close, DraftMessage, Open
 from foresay.edge.wire import encode
 from foresay.engine.llm import LLM
 from foresay.serve.edge import connection
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from serve.edge_client import (
+    ENDLESS,
     Text,
+    agreed,
+    begun,
+    closed,
     cloud,
     edge_counts,
     edge_server,
@@ -29,7 +33,7 @@ from serve.edge_client import (
     nothing_left,
     opened,
     opening,
-    wanted,
+    refused,
     whole,
 )
 from serve.running import Running
@@ -53,21 +57,6 @@ def guarded(folder: Path) -> Iterator[Running]:
         yield found
 
 
-async def refused(server: Running, *messages: Any, **how: Any) -> Error:
-    """The error after these messages, which may be raw frames."""
-    async with cloud(server, **how) as line:
-        for message in messages:
-            if isinstance(message, (bytes, str)):
-                await line.socket.send(message)
-            else:
-                await line.send(message)
-        return await line.error()
-
-
-def open_fields(server: Running, **changes: Any) -> Open:
-    return opening(server, "abc", **changes)
-
-
 def test_large_frames_are_read_in_a_thread(
     server: Running, plain: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,15 +76,14 @@ def test_large_frames_are_read_in_a_thread(
     monkeypatch.setattr(connection, "unpack", noted("unpack", unpack, 0))
     body = {"type": "open", "version": VERSION, "model": "", "tokenizer": "", "vocabulary": 257}
     text = json.dumps({**body, "prompt": [1] * 300_000})
-    error = asyncio.run(_text_refused(server, text))
+    error = asyncio.run(refused(server, text, as_json=True))
     assert error.code == "bad_request" and "the prompt has 300000 tokens" in error.message
     assert names == ["read in foresay-read"]
     names.clear()
     monkeypatch.setattr(connection, "_LARGE", 16)
     monkeypatch.setattr(Frames, "read", noted("read", read, 16))
     asked = opening(server, "a prompt of some length", seed=1, max_tokens=5)
-    told, _ = asyncio.run(whole(server, asked))
-    assert told.ids == wanted(plain, asked)
+    asyncio.run(agreed(server, plain, asked, lambda _: lambda text: ()))
     assert names == ["read in foresay-read", "unpack in foresay-read"]
     nothing_left(server)
 
@@ -133,13 +121,12 @@ async def test_what_fits_exactly(server: Running, plain: LLM) -> None:
     assert known is not None
     names = {"tokenizer": known, "model": "tiny"}
     asked = opening(server, prompt, max_tokens=2, temperature=0.0, **names)
-    text, _ = await whole(server, asked, lambda text: [text.draft([1, 2])])
-    assert text.ids == wanted(plain, asked)
+    await agreed(server, plain, asked, lambda _: lambda text: [text.draft([1, 2])])
     nothing_left(server)
 
 
 def test_messages_out_of_order(server: Running) -> None:
-    asked = open_fields(server, max_tokens=1000, ignore_eos=True)
+    asked = opening(server, "abc", max_tokens=1000, ignore_eos=True)
     draft = DraftMessage(1, 3, 0, b"")
     for messages, words in (
         ([draft], "expected OPEN or RESUME"),
@@ -153,19 +140,10 @@ def test_messages_out_of_order(server: Running) -> None:
         ([asked, encode(DraftMessage(1, 3, 0, pack([300], 512)))], "below 257"),
         ([asked, encode(DraftMessage(1, 3, 0, pack([1], 257), b"\2"))], "parent"),
     ):
-        if isinstance(messages[0], str):
-            error = asyncio.run(_text_refused(server, messages[0]))
-        else:
-            error = asyncio.run(refused(server, *messages))
-            nothing_left(server, 5)
+        as_json = isinstance(messages[0], str)
+        error = asyncio.run(refused(server, *messages, as_json=as_json))
+        nothing_left(server, 5)
         assert error.code == "bad_frame" and words in error.message, (messages, error)
-    nothing_left(server, 5)
-
-
-async def _text_refused(server: Running, text: str) -> Error:
-    async with cloud(server, as_json=True) as line:
-        await line.socket.send(text)
-        return await line.error()
 
 
 async def test_silence_is_not_waited_for(server: Running) -> None:
@@ -176,14 +154,13 @@ async def test_silence_is_not_waited_for(server: Running) -> None:
 
 async def test_too_many_answers(server: Running) -> None:
     """Two run, and one may wait."""
-    asked = open_fields(server, max_tokens=4000, ignore_eos=True)
+    asked = opening(server, "abc", **ENDLESS)
     async with cloud(server) as one, cloud(server) as two, cloud(server) as three:
         for line in (one, two, three):
             await opened(line, asked)
         error = await refused(server, asked)
         for line in (one, two, three):
             await line.send(Close())
-        error = error
     assert error.code == "busy" and "may have 3 under way" in error.message
     nothing_left(server)
 
@@ -242,24 +219,18 @@ def test_keys_come_before_the_upgrade(guarded: Running) -> None:
 
 async def test_the_stream_of_another_tenant_is_not_known(guarded: Running) -> None:
     asked = opening(guarded, "abc", max_tokens=20)
-    async with cloud(guarded, key=ONE) as line:
-        text = await follow(line, await opened(line, asked), until=3)
-        line.socket.transport.abort()
+    text = await begun(guarded, asked, until=3, key=ONE)
     error = await refused(guarded, text.resume(), key=TWO)
     assert error.code == "unknown_stream"
     absent = Text(text.opened, text.prompt).resume(stream=bytes(16))
     other = await refused(guarded, absent, key=TWO)
     assert other.message == error.message.replace(text.opened.stream.hex(), "00" * 16)
-    async with cloud(guarded, key=ONE) as line:
-        await line.send(text.resume())
-        assert isinstance(await line.receive(), Commit)
-        await line.send(Close())
-        await line.ends()
+    await closed(guarded, text, key=ONE)
     nothing_left(guarded)
 
 
 async def test_a_tenants_streams_count_as_its_answers(guarded: Running) -> None:
-    asked = opening(guarded, "abc", max_tokens=4000, ignore_eos=True)
+    asked = opening(guarded, "abc", **ENDLESS)
     async with cloud(guarded, key=ONE) as one, cloud(guarded, key=ONE) as two:
         await opened(one, asked)
         await opened(two, asked)
@@ -268,7 +239,6 @@ async def test_a_tenants_streams_count_as_its_answers(guarded: Running) -> None:
         assert len(text.ids) == 2
         await one.send(Close())
         await two.send(Close())
-    error = error
     assert error.code == "busy" and "one tenant may have 2 under way" in error.message
 
 
@@ -277,18 +247,14 @@ def test_metrics(folder: Path) -> None:
     with edge_server(folder) as server:
 
         async def run() -> None:
-            asked = opening(server, "abc", max_tokens=4000, ignore_eos=True, pad=64)
+            asked = opening(server, "abc", **ENDLESS, pad=64)
             async with cloud(server) as line:
                 text = await follow(line, await opened(line, asked), until=2)
                 await line.send(text.draft([1, 2, 3]))
                 await line.send(text.draft([1], prefix=5))
                 assert f"{gauge} 1.0" in await asyncio.to_thread(metrics)
                 line.socket.transport.abort()
-            async with cloud(server) as line:
-                await line.send(text.resume())
-                assert isinstance(await line.receive(), Commit)
-                await line.send(Close())
-                await line.ends()
+            await closed(server, text)
 
         def metrics() -> str:
             return server.http.get("/metrics").text

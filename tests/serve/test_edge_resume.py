@@ -17,12 +17,16 @@ from foresay.engine.llm import LLM
 from foresay.serve.limits import Limits
 from serve.edge_client import (
     Text,
+    begun,
+    closed,
     cloud,
     edge_server,
     follow,
     nothing_left,
     opened,
     opening,
+    refused,
+    resumed,
     right,
     streams_of,
     wanted,
@@ -43,31 +47,12 @@ def slow(server: Running) -> Open:
     return opening(server, "abc abc", temperature=0.8, seed=4, max_tokens=60, wait="block")
 
 
-async def begun(server: Running, asked: Open, until: int = 5) -> Text:
-    """A stream whose connection was lost."""
-    async with cloud(server) as line:
-        text = await follow(line, await opened(line, asked), until=until)
-        line.socket.transport.abort()
-    return text
-
-
-async def refused(server: Running, message: Any) -> Error:
-    async with cloud(server) as line:
-        await line.send(message)
-        return await line.error()
-
-
 async def test_in_the_middle_again_and_again(server: Running, plain: LLM, slow: Open) -> None:
-    text = await begun(server, slow)
+    answer, text = wanted(plain, slow), await begun(server, slow)
     for until in (12, 20, 21):
-        async with cloud(server) as line:
-            await line.send(text.resume())
-            await follow(line, text, until=until)
-            line.socket.transport.abort()
-    async with cloud(server) as line:
-        await line.send(text.resume())
-        text = await follow(line, text, right(wanted(plain, slow)))
-    assert text.ids == wanted(plain, slow) and text.finish == "length"
+        await resumed(server, text, until=until)
+    await resumed(server, text, right(answer))
+    assert text.ids == answer and text.finish == "length"
     nothing_left(server, 5)
 
 
@@ -89,12 +74,9 @@ async def test_after_the_end(server: Running, plain: LLM) -> None:
     for have in (len(text.prompt), len(text.prompt) + 7, text.position):
         again = Text(text.opened, text.prompt)
         again.ids = text.ids[: have - len(text.prompt)]
-        async with cloud(server) as line:
-            await line.send(again.resume())
-            await follow(line, again)
-            assert again.ids == answer and again.finish == "length"
-            assert len(again.commits) == 1
-            line.socket.transport.abort()
+        await resumed(server, again, until=31)  # to the end
+        assert again.ids == answer and again.finish == "length"
+        assert len(again.commits) == 1
     nothing_left(server, 5)
 
 
@@ -131,10 +113,7 @@ async def test_wrong_keys_places_and_prefixes(server: Running, slow: Open) -> No
         error = await refused(server, text.resume(**changes))
         assert error.code == "unknown_prefix"
         assert str(changes.get("have", text.position)) in error.message
-    async with cloud(server) as line:  # none of them has harmed it
-        await line.send(text.resume())
-        assert isinstance(await line.receive(), Commit)
-        await line.send(Close())
+    await closed(server, text)  # none of them has harmed it
     nothing_left(server, 5)
 
 
@@ -179,9 +158,7 @@ def test_the_first_can_neither_close_nor_draft_any_more(
 async def test_drafts_after_coming_back_are_used(server: Running, plain: LLM, slow: Open) -> None:
     answer = wanted(plain, slow)
     text = await begun(server, slow)
-    async with cloud(server) as line:
-        await line.send(text.resume())
-        text = await follow(line, text, right(answer))
+    await resumed(server, text, right(answer))
     assert text.ids == answer
     assert max(commit.accepted for commit in text.commits) >= 4
 
@@ -215,9 +192,7 @@ def test_a_stream_without_a_client_is_not_waited_for(folder: Path, plain: LLM) -
             start = time.monotonic()
             await asyncio.to_thread(server.idle)
             assert time.monotonic() - start < 5
-            async with cloud(server) as line:
-                await line.send(text.resume())
-                return await follow(line, text)
+            return await resumed(server, text)
 
         assert asyncio.run(run()).ids == wanted(plain, asked)
 
@@ -235,6 +210,5 @@ async def test_ended_streams_are_kept_up_to_a_number(folder: Path) -> None:
             async with cloud(server) as line:
                 await line.send(text.resume())
                 found.append(type(await line.receive()).__name__)
-        found = found
         assert found[:2] == ["Error"] * 2 and found[3:] == ["Commit"] * 3
         assert streams_of(server) <= 4

@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from foresay.edge.client import EdgeClient
+from edge.asking import answered
 from foresay.edge.ids import unpack
 from foresay.edge.messages import MAX_PAD, Commit, Message
 from foresay.engine.llm import LLM
@@ -17,6 +17,8 @@ from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
 from serve.edge_client import (
     Text,
+    agreed,
+    begun,
     cloud,
     edge_server,
     follow,
@@ -25,7 +27,6 @@ from serve.edge_client import (
     opening,
     right,
     wanted,
-    whole,
 )
 
 LIMITS = Limits(draft_seconds=0.02, edge_seconds=0.5)
@@ -80,9 +81,7 @@ def test_the_larger_pad_counts(folder: Path, plain: LLM) -> None:
     for own, pad, expected in ((64, 512, 512), (1024, 512, 1024), (0, 1 << 16, MAX_PAD)):
         with edge_server(folder, shield=Shield(pad=pad), limits=LIMITS) as server:
             asked = opening(server, "abc", seed=2, max_tokens=8, pad=own)
-            answer = wanted(plain, asked)
-            text, line = asyncio.run(whole(server, asked, right(answer)))
-            assert text.ids == answer
+            _, line = asyncio.run(agreed(server, plain, asked))
             assert all(size % expected == 0 for size in line.sizes)
 
             async def refused() -> list[int]:
@@ -105,9 +104,7 @@ def test_coalesced_commits(folder: Path, plain: LLM, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_Line, "send", slowly)
     with edge_server(folder, shield=Shield(coalesce=8), limits=LIMITS) as server:
         asked = opening(server, "abc", seed=2, max_tokens=30, ignore_eos=True)
-        answer = wanted(plain, asked)
-        text, _ = asyncio.run(whole(server, asked, right(answer, 2)))
-        assert text.ids == answer
+        text, _ = asyncio.run(agreed(server, plain, asked, lambda answer: right(answer, 2)))
         counts = [len(unpack(one.tokens, text.vocabulary)) for one in text.commits]
         assert len(counts) >= 2 and all(count >= 8 for count in counts[:-1])
 
@@ -115,9 +112,7 @@ def test_coalesced_commits(folder: Path, plain: LLM, monkeypatch: pytest.MonkeyP
 async def test_a_resumed_stream_is_answered_at_once(folder: Path, plain: LLM) -> None:
     with edge_server(folder, shield=Shield(every=1.0), limits=LIMITS) as server:
         asked = opening(server, "abc", seed=2, max_tokens=30, ignore_eos=True)
-        async with cloud(server) as line:
-            text = await follow(line, await opened(line, asked), until=1)
-            line.socket.transport.abort()
+        text = await begun(server, asked, until=1)
         async with cloud(server) as line:
             await line.send(text.resume())
             start = monotonic()
@@ -134,12 +129,8 @@ def test_the_client_copes(folder: Path, plain: LLM) -> None:
     shield = Shield(pad=512, every=0.05, hide=True)
     with edge_server(folder, shield=shield, limits=LIMITS) as server:
         asked = opening(server, "ab ab ab ab", seed=2, max_tokens=40, temperature=0.0)
-        client = EdgeClient(server.url, vocabulary=asked.vocabulary, drafter="suffix")
-        try:
-            prompt = unpack(asked.prompt, asked.vocabulary)
-            found = asyncio.run(client.answer(prompt, asked.params()))
-        finally:
-            client.close()
+        prompt = unpack(asked.prompt, asked.vocabulary)
+        found = asyncio.run(answered(server.url, asked.vocabulary, prompt, asked.params()))
         assert list(found.tokens) == wanted(plain, asked)
         assert found.statistics.drafter_error is None
         nothing_left(server)

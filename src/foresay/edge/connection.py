@@ -28,6 +28,7 @@ __all__ = ["PATH", "Backoff", "Connection", "Lost", "connect", "edge_url"]
 PATH = "/v1/edge"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _PING_SECONDS = 10.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before another try
 _AGAIN = ("busy", "draining", "timeout")
 """Codes of ERROR after which it is worth to try again."""
 
@@ -95,8 +96,6 @@ class Backoff:
     """
 
     seconds: float
-    first: float = 0.1
-    longest: float = 5.0
     _since: float | None = None
     _tries: int = 0
 
@@ -111,7 +110,7 @@ class Backoff:
         left = self._since + self.seconds - now
         if left <= 0:
             return None
-        full = min(self.longest, self.first * 2 ** min(self._tries, 16))
+        full = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._tries, 16))
         self._tries += 1
         return float(min(left, full * (0.5 + random.random() / 2)))
 

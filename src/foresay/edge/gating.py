@@ -42,18 +42,10 @@ __all__ = [
 Bools: TypeAlias = NDArray[np.bool_]
 
 
-class _Signal(NamedTuple):
-    most: float  # its largest value
-    side: int  # 1: a token is hard above the threshold, -1: below it
-
-
-_SIGNALS = {
-    "nll": _Signal(math.inf, 1),
-    "entropy_bits": _Signal(math.inf, 1),
-    "margin": _Signal(1.0, -1),
-    "variance": _Signal(1.0, 1),
-}
-"""The signals of `sampling.signals.Signals`."""
+_SIGNALS = {"nll": 1, "entropy_bits": 1, "margin": -1, "variance": 1}
+"""The signals of `sampling.signals.Signals`; 1: a token is hard above the threshold, -1: below."""
+_MOST = {"nll": math.inf, "entropy_bits": math.inf, "margin": 1.0, "variance": 1.0}
+"""Their largest values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +70,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         if self.hard_ratio is None:
             raise InputError("hard_ratio is None; expected a number from 0 to 1")
-        for name, most in [
-            *((name, of.most) for name, of in _SIGNALS.items()),
-            ("hard_ratio", 1.0),
-        ]:
+        for name, most in {**_MOST, "hard_ratio": 1.0}.items():
             value = getattr(self, name)
             if value is not None and not 0 <= value <= most:
                 what = "0 or more" if most == math.inf else f"0 to {most:g}"
@@ -137,10 +126,10 @@ class Gate:
         marks: list[Bools] = []
         if signals is not None:
             uncertain = np.zeros(len(signals), np.bool_)
-            for name, signal in _SIGNALS.items():
+            for name, side in _SIGNALS.items():
                 values, limit = getattr(signals, name), getattr(self.thresholds, name)
                 if values is not None and limit is not None:
-                    uncertain |= signal.side * values > signal.side * limit
+                    uncertain |= side * values > side * limit
             marks.append(uncertain)
         if text is not None:
             if offsets is None:
@@ -253,11 +242,10 @@ def auc(signal: Sequence[float] | NDArray[Any], rejected: Sequence[bool] | Bools
 
 def auc_by_signal(signals: Signals, rejected: Sequence[bool] | Bools) -> dict[str, Auc]:
     """The area of each known signal by its name; the margin is turned round."""
-    known = {name: getattr(signals, name) for name in _SIGNALS}
     return {
-        name: auc(_SIGNALS[name].side * values, rejected)
-        for name, values in known.items()
-        if values is not None
+        name: auc(side * values, rejected)
+        for name, side in _SIGNALS.items()
+        if (values := getattr(signals, name)) is not None
     }
 
 

@@ -37,8 +37,8 @@ def test_the_engine_equals_plain_decoding() -> None:
 
 @pytest.mark.parametrize("name", ENGINE_CONTROLS)
 def test_a_wrong_engine_is_found(name: str) -> None:
-    run, sentence = ENGINE_CONTROLS[name]
-    assert run(SCRIPTS, enough=1).differences, sentence
+    wrong, sentence = ENGINE_CONTROLS[name]
+    assert run_engine(SCRIPTS, enough=1, **wrong).differences, sentence
 
 
 def test_a_script_is_the_same_again() -> None:

@@ -129,17 +129,20 @@ def test_a_wrong_function_of_a_user(functions: Path) -> None:
     assert "2 tests: " in out
 
 
-def test_what_a_function_raises_is_a_failed_check(functions: Path) -> None:
-    for check in prove_function(load(f"{functions}:raising"), 5):
-        assert not check.ok and "RuntimeError: not today" in check.result
-    for name in ("leaving", "leaving_test"):
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("raising",), "RuntimeError: not today"),
+        (("leaving", "leaving_test"), "SystemExit: 0"),
+        (("none", "none_test"), ": the function returned None; expected a list of token ids"),
+    ],
+)
+def test_what_a_function_raises_is_a_failed_check(
+    functions: Path, names: tuple[str, ...], said: str
+) -> None:
+    for name in names:
         for check in prove_function(load(f"{functions}:{name}"), 5):
-            assert not check.ok and "SystemExit: 0" in check.result
-    for name in ("none", "none_test"):
-        for check in prove_function(load(f"{functions}:{name}"), 5):
-            assert not check.ok and (
-                ": the function returned None; expected a list of token ids" in check.result
-            )
+            assert not check.ok and said in check.result
 
 
 def test_a_function_s_limits_are_stated(functions: Path) -> None:
@@ -210,22 +213,16 @@ def test_a_file_is_imported_as_a_module_would_be(
         ("json:decoder", "'decoder' in 'json' is a value of type module; expected a function"),
         (".rel:f", "'.rel' cannot be imported: TypeError"),
         ("a\0b.py:f", "cannot be imported: "),
-        (
-            "builtins:max",
-            "the function's parameters cannot be read; expected p, q, tokens, parents and",
-        ),
+        ("builtins:max", "parameters cannot be read; expected p, q, tokens, parents and"),
         ("json:dumps", "parents and then coins .to be proved. or rng .to be tested."),
+        ("FUNCTIONS:four", "and more only with defaults"),
+        ("FUNCTIONS:keyword", "and more only with defaults"),
+        ("FUNCTIONS:six", "and more only with defaults"),
     ],
 )
-def test_what_is_no_function(name: str, sentence: str) -> None:
+def test_what_is_no_function(functions: Path, name: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        list(prove_function(load(name)))
-
-
-@pytest.mark.parametrize("name", ["four", "keyword", "six"])
-def test_what_has_other_parameters(functions: Path, name: str) -> None:
-    with pytest.raises(InputError, match="and more only with defaults"):
-        list(prove_function(load(f"{functions}:{name}")))
+        list(prove_function(load(name.replace("FUNCTIONS", str(functions)))))
 
 
 def test_what_needs_no_torch_does_not_import_it(functions: Path) -> None:
@@ -265,63 +262,56 @@ def test_two_servers(tmp_path: Path) -> None:
         assert status == 1 and "2 tests: 1 SURPRISE (" in out
 
 
-def test_wrong_usage() -> None:
-    status, _, err = foresay("--verify", "a:b", "--servers", "http://x", "http://y")
-    assert status == 1 and "both given; expected one" in err
-    status, _, err = foresay("--servers", "nonsense", "http://y")
-    assert status == 1 and "'nonsense' is no server" in err
-    status, _, _ = foresay("--seed", "-1")
-    assert status == 2
+SERVERS = ["--servers", "http://127.0.0.1:9", "http://127.0.0.1:10"]
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--max-tokens", "0"], "--max-tokens is 0; expected at least 1"),
-        (["--samples", "-1"], "--samples is -1; expected 0 (only greedy answers), or at"),
-        (["--samples", "15"], "--samples is 15; expected 0 (only greedy answers), or at"),
-        (["--tie", "nan"], "--tie is nan; expected a margin in nats, finite and at least 0"),
-        (["--tie=-1"], "--tie is -1.0; expected"),
-        (["--prompts", "PROMPTS"], "is not UTF-8 at byte 3; expected UTF-8 with one prompt per"),
-        (["--trees"], "--trees goes with --verify only"),
-        (["--quick"], "--quick does not go with --servers"),
+        ([*SERVERS, "--max-tokens", "0"], "--max-tokens is 0; expected at least 1"),
+        ([*SERVERS, "--samples", "-1"], "--samples is -1; expected 0 (only greedy answers), or at"),
+        ([*SERVERS, "--samples", "15"], "--samples is 15; expected 0 (only greedy answers), or at"),
+        ([*SERVERS, "--tie", "nan"], "--tie is nan; expected a margin in nats, finite and at leas"),
+        ([*SERVERS, "--tie=-1"], "--tie is -1.0; expected"),
+        ([*SERVERS, "--prompts", "PROMPTS"], "is not UTF-8 at byte 3; expected UTF-8 with one"),
+        ([*SERVERS, "--trees"], "--trees goes with --verify only"),
+        ([*SERVERS, "--quick"], "--quick does not go with --servers"),
+        ([*SERVERS, "--verify", "a:b"], "both given; expected one"),
+        (["--servers", "nonsense", "http://y"], "'nonsense' is no server"),
+        (
+            ["--trees", "--model", "x", "--tie", "0.01"],
+            "foresay: --trees goes with --verify only; --model, --tie go with --servers only\n",
+        ),
+        # FORESAY_API_KEY is no option that was given.
+        (["--verify", "json:nothing"], "foresay: 'json' has no function 'nothing'\n"),
+        (
+            ["--verify", "json:nothing", "--api-key", "x", "--samples", "0"],
+            "foresay: --api-key, --samples go with --servers only\n",
+        ),
     ],
 )
-def test_options_are_checked_before_a_server_is_asked(
-    tmp_path: Path, options: list[str], sentence: str
+def test_options_are_checked_before_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], sentence: str
 ) -> None:
+    monkeypatch.setenv("FORESAY_API_KEY", "secret")
     path = tmp_path / "prompts"
     path.write_bytes(b"abc\xff\n")
-    servers = ["--servers", "http://127.0.0.1:9", "http://127.0.0.1:10"]
-    given = [str(path) if option == "PROMPTS" else option for option in options]
-    status, out, err = foresay(*servers, *given)
+    status, out, err = foresay(*[path if option == "PROMPTS" else option for option in options])
     assert (status, out) == (1, "") and sentence in err
 
 
-def test_options_of_another_proof_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, _, err = foresay("--trees", "--model", "x", "--tie", "0.01")
-    said = "--trees goes with --verify only; --model, --tie go with --servers only"
-    assert (status, err) == (1, f"foresay: {said}\n")
-    monkeypatch.setenv("FORESAY_API_KEY", "secret")  # which is no option that was given
-    status, _, err = foresay("--verify", "json:nothing")
-    assert (status, err) == (1, "foresay: 'json' has no function 'nothing'\n")
-    status, _, err = foresay("--verify", "json:nothing", "--api-key", "x", "--samples", "0")
-    assert (status, err) == (1, "foresay: --api-key, --samples go with --servers only\n")
+def test_a_seed_below_0_is_refused() -> None:
+    assert foresay("--seed", "-1")[0] == 2
 
 
 # That the proof is one: the code itself is broken, and the layer that covers it fails.
 
 
-def test_a_broken_residual_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "residual", lambda p, q: p)
     assert exact.run(RIGHT["chain-sampled"], 20).differences
     assert exact.run(RIGHT["tree-sampled"], 20).differences
-
-
-def test_a_broken_walk_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lazy(tokens: Any, parents: Any, choose: Any) -> Any:
-        return [], [choose(len(tokens) - 1)]
-
+    lazy: Any = lambda tokens, parents, choose: ([], [choose(len(tokens) - 1)])  # noqa: E731
     monkeypatch.setattr(schemes, "follow_match", lazy)
     assert exact.run(RIGHT["match-chain-chosen"], 20).differences
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import random
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SO_LINGER, SOL_SOCKET
 from threading import Thread
 from typing import Any
 
@@ -76,9 +78,15 @@ class Toy:
 class Loopback(ThreadingHTTPServer):
     request_queue_size = 128
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing is said of connections that were reset."""
+
 
 @contextmanager
-def serving(toy: Toy, seen: list[Any] | None = None) -> Iterator[str]:
+def serving(toy: Toy, seen: list[Any] | None = None, resets: int = 0) -> Iterator[str]:
+    """Its URL. What it is asked is noted in `seen`; so many connections are reset first."""
+    remaining = [None] * resets
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path == "/v1/models"
@@ -91,6 +99,11 @@ def serving(toy: Toy, seen: list[Any] | None = None) -> Iterator[str]:
         def answer(self, body: Any, status: int, reply: bytes) -> None:
             if seen is not None:
                 seen.append((self.path, self.headers.get("Authorization"), body))
+            if remaining:
+                remaining.pop()
+                self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                return
             with suppress(OSError):  # a client that did not wait
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(reply)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -45,124 +45,80 @@ def table() -> list[Case]:
     return [*_fixed(), *_random()]
 
 
+def alone(name: str, draft: Draft, rows: Floats, request: VerificationInput) -> Case:
+    return Case(name, [draft], [rows], [request])
+
+
 def _fixed() -> Iterator[Case]:
-    sampled = one_input(7)
-    chain = Draft.chain([4, 5, 6])
+    sampled, greedy = one_input(7), VerificationInput(GREEDY, 1, [1])
+    chain, good = Draft.chain([4, 5, 6]), peaked([4, 5, 6, 7])
+    inputs = [one_input(seed) for seed in range(3)]
     yield Case("no requests", [], [], [])
-    yield Case(
-        "no drafts", [Draft.empty()] * 3, [peaked([4])] * 3, [one_input(s) for s in range(3)]
-    )
-    yield Case("all accepted", [chain], [peaked([4, 5, 6, 7])], [sampled])
-    yield Case("first rejected", [chain], [peaked([3, 5, 6, 7])], [sampled])
-    yield Case("second rejected", [chain], [peaked([4, 0, 6, 7])], [sampled])
-    yield Case(
-        "greedy", [chain] * 2, [peaked([4, 5, 0, 7])] * 2, [VerificationInput(GREEDY, 1, [1])] * 2
-    )
+    yield Case("no drafts", [Draft.empty()] * 3, [peaked([4])] * 3, inputs)
+    yield alone("all accepted", chain, good, sampled)
+    yield alone("first rejected", chain, peaked([3, 5, 6, 7]), sampled)
+    yield alone("second rejected", chain, peaked([4, 0, 6, 7]), sampled)
+    yield Case("greedy", [chain] * 2, [peaked([4, 5, 0, 7])] * 2, [greedy] * 2)
     yield Case(
         "greedy and sampled in one batch, ragged",
         [chain, Draft.empty(), Draft.chain([4])],
-        [peaked([4, 5, 6, 7]), peaked([2]), peaked([4, 9])],
-        [VerificationInput(GREEDY, 1, [1]), one_input(5), one_input(6, temperature=0.5)],
+        [good, peaked([2]), peaked([4, 9])],
+        [greedy, one_input(5), one_input(6, temperature=0.5)],
     )
-    flat = np.zeros((4, V), np.float32)
-    yield Case(
-        "greedy ties go to the lowest id", [chain], [flat], [VerificationInput(GREEDY, 1, [1])]
-    )
-    yield Case(
-        "token id 0 and the last one", [Draft.chain([0, V - 1])], [peaked([0, V - 1, 0])], [sampled]
-    )
+    yield alone("greedy ties go to the lowest id", chain, np.zeros((4, V), np.float32), greedy)
+    ends = Draft.chain([0, V - 1])
+    yield alone("token id 0 and the last one", ends, peaked([0, V - 1, 0]), sampled)
     tree = Draft([4, 4, 5, 6, 7], [-1, -1, 0, 1, 3])
     rows = peaked([4, 6, 6, 9, 7, 8])
-    yield Case("duplicate siblings: the longer one is followed", [tree], [rows], [sampled])
+    yield alone("duplicate siblings: the longer one is followed", tree, rows, sampled)
     both = Draft([4, 4, 5, 5], [-1, -1, 1, 0])
-    yield Case(
-        "duplicate siblings of one length: the first end",
-        [both],
-        [peaked([4, 5, 5, 9, 9])],
-        [sampled],
-    )
+    rows = peaked([4, 5, 5, 9, 9])
+    yield alone("duplicate siblings of one length: the first end", both, rows, sampled)
     wide = Draft([2, 4, 5, 8, 6, 5], [-1, -1, 1, 1, 3, 3])
-    yield Case(
-        "a greedy tree",
-        [wide],
-        [peaked([4, 0, 8, 0, 6, 3, 7])],
-        [VerificationInput(GREEDY, 1, [1])],
-    )
+    yield alone("a greedy tree", wide, peaked([4, 0, 8, 0, 6, 3, 7]), greedy)
     for name, stop in (("first", 4), ("middle", 5), ("bonus", 7), ("none of them", 9)):
-        yield Case(
-            f"a stop inside the path: {name}",
-            [chain],
-            [peaked([4, 5, 6, 7])],
-            [one_input(stops=(stop, 11))],
-        )
+        yield alone(f"a stop inside the path: {name}", chain, good, one_input(stops=(stop, 11)))
     for room in (1, 2, 3, 4, 5):
-        yield Case(
-            f"room for {room}",
-            [chain],
-            [peaked([4, 5, 6, 7])],
-            [one_input(output=(9,), max_tokens=room + 1)],
-        )
-    yield Case(
-        "a stop is forbidden before min_tokens, along the path",
-        [chain],
-        [cast(Floats, peaked([4, 5, 6, 7]) + np.arange(V, dtype=np.float32))],
-        [one_input(stops=(6,), min_tokens=3)],
-    )
+        request = one_input(output=(9,), max_tokens=room + 1)
+        yield alone(f"room for {room}", chain, good, request)
+    rising = np.add(good, np.arange(V), dtype=np.float32)
+    silent = one_input(stops=(6,), min_tokens=3)
+    yield alone("a stop is forbidden before min_tokens, along the path", chain, rising, silent)
     yield from _bad()
 
 
 def _bad() -> Iterator[Case]:
     chain, good = Draft.chain([4, 5, 6]), peaked([4, 5, 6, 7])
+    pair, first = [chain] * 2, one_input(1)
+
+    def row_of(value: float, row: int, token: int | slice) -> Floats:
+        rows: Floats = good.copy()
+        rows[row, token] = value
+        return rows
+
     for name, value in (("NaN", np.nan), ("+inf", np.inf)):
         for params in ({}, {"top_k": 3}, {"temperature": 0}, {"repetition_penalty": 1.5}):
             for row in range(4):
-                rows = good.copy()
-                rows[row, 8] = value
-                inputs = [one_input(1), one_input(2, **params), one_input(3)]
-                failing = {1} if row == 0 else set[int]()
                 yield Case(
                     f"{name} in row {row}, {params}",
                     [chain] * 3,
-                    [good, rows, good],
-                    inputs,
-                    failing,
+                    [good, row_of(value, row, 8), good],
+                    [first, one_input(2, **params), one_input(3)],
+                    {1} if row == 0 else set(),
                 )
-        stop = good.copy()
-        stop[0, 8] = value
-        silent = one_input(2, stops=(8,), min_tokens=2)
-        yield Case(
-            f"{name} on a stop that is forbidden",
-            [chain] * 2,
-            [good, stop],
-            [one_input(1), silent],
-            {1},
-        )
-    empty = good.copy()
-    empty[0] = -np.inf
-    yield Case(
-        "all -inf", [chain] * 2, [empty, good], [one_input(1), one_input(2, temperature=0)], {0}
-    )
-    forbidden = dict.fromkeys(range(V), -np.inf)
-    yield Case(
-        "all forbidden",
-        [chain] * 2,
-        [good, good],
-        [one_input(1), one_input(2, logit_bias=forbidden)],
-        {1},
-    )
-    unreached = good.copy()
-    unreached[2] = np.nan
-    rows = [peaked([3, 5, 6, 7]), unreached]
+        silent, rows = one_input(2, stops=(8,), min_tokens=2), [good, row_of(value, 0, 8)]
+        yield Case(f"{name} on a stop that is forbidden", pair, rows, [first, silent], {1})
+    every = slice(None)
+    rows, greedy = [row_of(-np.inf, 0, every), good], one_input(2, temperature=0)
+    yield Case("all -inf", pair, rows, [first, greedy], {0})
+    forbidden = one_input(2, logit_bias=dict.fromkeys(range(V), -np.inf))
+    yield Case("all forbidden", pair, [good, good], [first, forbidden], {1})
+    rows = [peaked([3, 5, 6, 7]), row_of(np.nan, 2, every)]
     rows[0][1:] = np.nan
-    yield Case(
-        "a bad row that is not reached is no failure",
-        [chain] * 2,
-        rows,
-        [one_input(1), one_input(2)],
-    )
+    yield Case("a bad row that is not reached is no failure", pair, rows, [first, one_input(2)])
     masked = good.copy()
     masked[:, 8:] = -np.inf
-    yield Case("-inf is valid", [chain], [masked], [one_input(1)])
+    yield alone("-inf is valid", chain, masked, first)
 
 
 def _random() -> Iterator[Case]:

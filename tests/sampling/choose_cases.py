@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from foresay.sampling import noise
 
@@ -34,6 +36,16 @@ class Expected(NamedTuple):
 def as_int64(seeds: list[int]) -> NDArray[np.int64]:
     """The same bits with a sign."""
     return np.array(seeds, np.uint64).view(np.int64)
+
+
+def tensors(case: Case, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, temperatures, seeds and positions as torch's `choose` takes them."""
+    return (
+        torch.from_numpy(case.logits).to(device),
+        torch.from_numpy(case.temperatures).to(device),
+        torch.from_numpy(as_int64(case.seeds)).to(device),
+        torch.tensor(case.positions, dtype=torch.int64, device=device),
+    )
 
 
 def naive(case: Case) -> Expected:

@@ -7,25 +7,27 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from foresay.errors import InputError, TokenTypeError
 from foresay.sampling import noise
-from sampling.choose_cases import CASES, POSITIONS, SEEDS, Case, Expected, as_int64, differences
-
-torch = pytest.importorskip("torch")
-batched = pytest.importorskip("foresay.sampling.acceptance.noise")
+from foresay.sampling.acceptance import noise as batched
+from sampling.choose_cases import (
+    CASES,
+    POSITIONS,
+    SEEDS,
+    Case,
+    Expected,
+    as_int64,
+    differences,
+    tensors,
+)
 
 TOKENS = [0, 1, 2**16, 151_643, 2**31 - 1]
 
 
 def run(case: Case) -> Expected:
-    choice = batched.choose(
-        torch.from_numpy(case.logits),
-        torch.from_numpy(case.temperatures),
-        torch.from_numpy(as_int64(case.seeds)),
-        torch.tensor(case.positions, dtype=torch.int64),
-        case.stream,
-    )
+    choice = batched.choose(*tensors(case), case.stream)
     return Expected(*(tensor.numpy() for tensor in choice))
 
 
@@ -59,29 +61,25 @@ def test_choose(case: Case, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_half_precision_is_converted() -> None:
     case = next(case for case in CASES if case.name == "3 x 260")
     for dtype in (torch.bfloat16, torch.float16):
-        logits = torch.from_numpy(case.logits).to(dtype)
-        rest = (
-            torch.from_numpy(case.temperatures),
-            torch.from_numpy(as_int64(case.seeds)),
-            torch.tensor(case.positions),
+        logits, temperatures, *keys = tensors(case)
+        short = logits.to(dtype)
+        narrow, wide = (
+            batched.choose(rows, temperatures, keys[0], keys[1]) for rows in (short, short.float())
         )
-        narrow, wide = batched.choose(logits, *rest), batched.choose(logits.float(), *rest)
         assert all(torch.equal(a, b) for a, b in zip(narrow, wide, strict=True))
 
 
 def test_misuse_is_refused() -> None:
     ones, ids = torch.ones(2), torch.zeros(2, dtype=torch.int64)
     logits = torch.zeros(2, 3)
-    with pytest.raises(TokenTypeError, match=r"seeds is int32\[2\]; expected a tensor int64\[2\]"):
-        batched.choose(logits, ones, ids.int(), ids)
-    with pytest.raises(
-        TokenTypeError, match=r"positions is int64\[1\]; expected a tensor int64\[2\]"
+    for arguments, sentence in (
+        ((logits, ones, ids.int(), ids), r"seeds is int32\[2\]; expected a tensor int64\[2\]"),
+        ((logits, ones, ids, ids[:1]), r"positions is int64\[1\]; expected a tensor int64\[2\]"),
+        ((logits.double(), ones, ids, ids), r"logits is float64\[2, 3\]; expected a tensor"),
+        ((logits, ones[:1], ids, ids), r"temperatures is float32\[1\]"),
     ):
-        batched.choose(logits, ones, ids, ids[:1])
-    with pytest.raises(TokenTypeError, match=r"logits is float64\[2, 3\]; expected a tensor"):
-        batched.choose(logits.double(), ones, ids, ids)
-    with pytest.raises(TokenTypeError, match=r"temperatures is float32\[1\]"):
-        batched.choose(logits, ones[:1], ids, ids)
+        with pytest.raises(TokenTypeError, match=sentence):
+            batched.choose(*arguments)
     with pytest.raises(TokenTypeError, match="tokens is int32"):
         batched.uniform(ids, ids, ids.int(), 0)
     with pytest.raises(InputError, match="stream -1"):

@@ -22,7 +22,7 @@ from foresay.errors import InputError
 from foresay.sampling.acceptance.match import match
 from sampling.cases import Case as VerifyCase
 from sampling.cases import table
-from sampling.choose_cases import CASES, Case, Expected, as_int64, differences
+from sampling.choose_cases import CASES, Case, Expected, differences, tensors
 from sampling.test_verify import assert_alike, one_by_one, packed
 
 CUDA = torch.cuda.is_available()
@@ -50,14 +50,9 @@ def run(
     kernels: ModuleType, case: Case, splits: int = 2, block: int = 64, dtype: str = "float32"
 ) -> Expected:
     with np.errstate(all="ignore"):  # inf - inf is NaN without a word on a GPU
-        choice = kernels.choose(
-            torch.from_numpy(case.logits).to(DEVICE, getattr(torch, dtype)),
-            torch.from_numpy(case.temperatures).to(DEVICE),
-            torch.from_numpy(as_int64(case.seeds)).to(DEVICE),
-            torch.tensor(case.positions, dtype=torch.int64, device=DEVICE),
-            case.stream,
-            kernels.Layout(splits, block),
-        )
+        logits, *rest = tensors(case, DEVICE)
+        logits = logits.to(getattr(torch, dtype))
+        choice = kernels.choose(logits, *rest, case.stream, kernels.Layout(splits, block))
     return Expected(*(tensor.cpu().numpy() for tensor in choice))
 
 
@@ -92,11 +87,7 @@ def test_half_precision_is_converted(kernels: ModuleType, dtype: str) -> None:
 def test_the_default_layout_on_rows_that_are_not_contiguous(kernels: ModuleType) -> None:
     case = NAMED["2 x 63"]
     wide = torch.zeros(2, 200, device=DEVICE)
-    rest = (
-        torch.from_numpy(case.temperatures).to(DEVICE),
-        torch.from_numpy(as_int64(case.seeds)).to(DEVICE),
-        torch.tensor(case.positions, device=DEVICE),
-    )
+    _, *rest = tensors(case, DEVICE)
     for part in (wide[:, 100:163], wide[:, 1:127:2], wide[:, :63].t().contiguous().t()):
         part.copy_(torch.from_numpy(case.logits))
         with np.errstate(all="ignore"):

@@ -18,7 +18,7 @@ from foresay.cli.show import print_table, progress, stages
 from foresay.errors import InputError
 
 if TYPE_CHECKING:
-    from foresay.lossless.check import Check
+    from foresay.lossless import Check
 
 _ONLY_WITH = {
     "trees": "--verify",
@@ -182,7 +182,7 @@ def _compare(
     tie: float,
     seed: int,
 ) -> Iterator[Check]:
-    from foresay.lossless.check import Check
+    from foresay.lossless import Check
     from foresay.lossless.servers import (
         PROMPTS,
         greedy_equality,

@@ -3,7 +3,7 @@
 Every layer is of one kind: a world (a small model and parameters), a rule under test, a check, and
 controls: wrong rules that the check must find.
 
-prove            all of it, as a list of checks (check)
+prove            all of it, as a list of checks (Check)
 exact            distributions of whole texts with rational numbers, compared with ==
   chance           every outcome of a function of coins
   worlds           small random targets and drafters
@@ -22,3 +22,23 @@ user             your own verify function
 servers          two OpenAI-compatible servers
   answers          how their answers differ
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Check"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of a proof: what was checked, and whether it came out as it should."""
+
+    layer: str
+    name: str
+    ok: bool
+    result: str
+    seconds: float = 0.0
+    kind: Literal["proof", "test"] = "proof"
+    """A test draws samples and has a stated power; a proof needs none."""

@@ -5,11 +5,9 @@ Mutates: nothing. Valid until: for ever. Raises: as the engine. GIL: held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,16 +15,11 @@ from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.logprobs import logprobs_for
 from foresay.engine.step import Outcome, Step, Timings
 from foresay.engine.text import IncrementalDetokenizer
-from foresay.lossless.engine_scripts import run_engine
-from foresay.lossless.scripts import ScriptsResult
 from foresay.models.target import Target
 from foresay.sampling.acceptance.verify import verify
 from foresay.sampling.logprobs import Logprobs
 from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import Wants
-
-Run: TypeAlias = Callable[..., ScriptsResult]
-"""`run_engine` with a mistake."""
 
 
 class _WithinATokenOnly(IncrementalDetokenizer):
@@ -85,31 +78,23 @@ def _of_the_row_before(found: Logprobs) -> Logprobs:
     return replace(found, processed=np.roll(found.processed, 1), raw=np.roll(found.raw, 1))
 
 
-ENGINE_CONTROLS: Mapping[str, tuple[Run, str]] = MappingProxyType(
-    {
-        "stop in one token": (
-            partial(run_engine, text=_WithinATokenOnly),
-            "a stop string is found only if one token has all of it",
-        ),
-        "late stop": (
-            partial(run_engine, text=_LateStop),
-            "a stop string ends the answer one token too late",
-        ),
-        "one rule for all": (
-            partial(run_engine, compute=_one_rule_for_all),
-            "requests of rule match are verified by their neighbours' rule rejection",
-        ),
-        "logprobs of the row before": (
-            partial(run_engine, compute=_with_logprobs(_of_the_row_before)),
-            "a token has the log probability of the token before it",
-        ),
-        "raw for processed": (
-            partial(
-                run_engine,
-                compute=_with_logprobs(lambda found: replace(found, processed=found.raw)),
-            ),
-            "log probabilities are told before the processors, not as sampled",
-        ),
-    }
-)
-"""Name, `run_engine` with a mistake, and what is wrong."""
+ENGINE_CONTROLS: dict[str, tuple[dict[str, Any], str]] = {
+    "stop in one token": (
+        {"text": _WithinATokenOnly},
+        "a stop string is found only if one token has all of it",
+    ),
+    "late stop": ({"text": _LateStop}, "a stop string ends the answer one token too late"),
+    "one rule for all": (
+        {"compute": _one_rule_for_all},
+        "requests of rule match are verified by their neighbours' rule rejection",
+    ),
+    "logprobs of the row before": (
+        {"compute": _with_logprobs(_of_the_row_before)},
+        "a token has the log probability of the token before it",
+    ),
+    "raw for processed": (
+        {"compute": _with_logprobs(lambda found: replace(found, processed=found.raw))},
+        "log probabilities are told before the processors, not as sampled",
+    ),
+}
+"""Name, what `run_engine` is given that has a mistake, and what is wrong."""

@@ -13,16 +13,15 @@ Mutates: nothing. Valid until: for ever. Raises: whatever the functions under te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax  # type: ignore[import-untyped]
-from scipy.stats import kstest, poisson  # type: ignore[import-untyped]
+from scipy.stats import binomtest, kstest  # type: ignore[import-untyped]
 
 from foresay.arrays import Floats
 from foresay.lossless.gtest import RERUN, g_test
@@ -136,12 +135,10 @@ def _stuttering_sampler(logits: Floats, seeds: Seeds, positions: Longs) -> Longs
     return reference_sampler(logits, seeds, positions & ~1)
 
 
-NOISE_CONTROLS: Mapping[str, tuple[Sampler, str, str]] = MappingProxyType(
-    {
-        "24 bits": (coarse_sampler(24), "tail", "float32 uniforms: rare tokens come too rarely"),
-        "stutter": (_stuttering_sampler, "next position", "two positions have the same noise"),
-    }
-)
+NOISE_CONTROLS: dict[str, tuple[Sampler, str, str]] = {
+    "24 bits": (coarse_sampler(24), "tail", "float32 uniforms: rare tokens come too rarely"),
+    "stutter": (_stuttering_sampler, "next position", "two positions have the same noise"),
+}
 """Name, wrong sampler, the check of `choices` that must find it, and what is wrong with it."""
 
 
@@ -230,9 +227,7 @@ def _tail(sampler: Sampler, vocabulary: int, gap: float, rng: np.random.Generato
     top = int(rng.integers(vocabulary))
     logits[top] = 0
     rare = int((_fresh(sampler, rng, logits, n) != top).sum())
-    expected = n * (1 - _probs(logits)[top])
-    both = poisson.cdf(rare, expected), poisson.sf(rare - 1, expected)
-    return float(min(1.0, 2 * min(both)))
+    return float(binomtest(rare, n, 1 - _probs(logits)[top]).pvalue)
 
 
 def _flat(sampler: Sampler, vocabulary: int, rng: np.random.Generator, n: int) -> float:

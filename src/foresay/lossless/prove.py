@@ -22,8 +22,7 @@ import torch
 
 from foresay import _core
 from foresay.draft import DraftBatch
-from foresay.lossless import exact, noise_quality, sampled, scripts
-from foresay.lossless.check import Check
+from foresay.lossless import Check, exact, noise_quality, sampled, scripts
 from foresay.lossless.engine_controls import ENGINE_CONTROLS
 from foresay.lossless.engine_scripts import run_engine
 from foresay.lossless.schemes import RIGHT
@@ -32,7 +31,7 @@ from foresay.lossless.wrong import WRONG
 from foresay.sampling.acceptance.match import Kernel, match
 from foresay.sampling.verification import VerificationInput
 
-__all__ = ["FULL", "QUICK", "Check", "Effort", "batched_match", "prove"]
+__all__ = ["FULL", "QUICK", "Effort", "batched_match", "prove"]
 
 Progress: TypeAlias = Callable[[str, float], None]
 
@@ -102,8 +101,8 @@ def _scripts(effort: Effort, seed: int, report: Progress) -> Iterator[Check]:
 def _engine(effort: Effort, seed: int, report: Progress) -> Iterator[Check]:
     result = run_engine(effort.engine, seed, progress=_stage(report, "engine"))
     yield Check("engine", "the whole engine", result.equal, str(result))
-    for name, (run, says) in ENGINE_CONTROLS.items():
-        yield _found(name, run(40, seed, enough=1), says)
+    for name, (wrong, says) in ENGINE_CONTROLS.items():
+        yield _found(name, run_engine(40, seed, enough=1, **wrong), says)
 
 
 def _found(name: str, result: scripts.ScriptsResult, says: str) -> Check:

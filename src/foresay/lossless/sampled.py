@@ -10,11 +10,10 @@ Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held but for torc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -193,28 +192,21 @@ def _inputs(one: VerificationInput, seeds: Seeds) -> VerificationBatch:
 _COOL = SamplingParams(temperature=0.6, top_p=0.95)
 _HOT = SamplingParams(temperature=1.3, top_k=2, min_p=0.05, repetition_penalty=1.2)
 
-SUBJECTS: Mapping[str, Subject] = MappingProxyType(
-    {
-        "match, chosen tree": Subject(match, RIGHT["match-tree-chosen"].draft),
-        "match, coupled chain": Subject(match, None),
-        "match, coupled chain, T 0.6, top-p": Subject(match, None, _COOL),
-        "rejection, sampled chain": Subject(rejection, RIGHT["chain-sampled"].draft),
-        "rejection, sampled chain, T 1.3, top-k, min-p, penalty": Subject(
-            rejection, RIGHT["chain-sampled"].draft, _HOT
-        ),
-        "rejection, tree, independent": Subject(rejection, RIGHT["tree-merged"].draft),
-        "rejection, tree, no replacement": Subject(rejection, RIGHT["tree-distinct"].draft),
-        "rejection, chosen tree, T 0.6, top-p": Subject(
-            rejection, RIGHT["tree-likely"].draft, _COOL
-        ),
-    }
-)
+_CHAIN = RIGHT["chain-sampled"].draft
+SUBJECTS = {
+    "match, chosen tree": Subject(match, RIGHT["match-tree-chosen"].draft),
+    "match, coupled chain": Subject(match, None),
+    "match, coupled chain, T 0.6, top-p": Subject(match, None, _COOL),
+    "rejection, sampled chain": Subject(rejection, _CHAIN),
+    "rejection, sampled chain, T 1.3, top-k, min-p, penalty": Subject(rejection, _CHAIN, _HOT),
+    "rejection, tree, independent": Subject(rejection, RIGHT["tree-merged"].draft),
+    "rejection, tree, no replacement": Subject(rejection, RIGHT["tree-distinct"].draft),
+    "rejection, chosen tree, T 0.6, top-p": Subject(rejection, RIGHT["tree-likely"].draft, _COOL),
+}
 
-WRONG_SUBJECTS: Mapping[str, Subject] = MappingProxyType(
-    {
-        f"batched, {name}": Subject(rejection, scheme.draft)
-        for name, scheme in WRONG.items()
-        if scheme.verify is right_rejection
-    }
-)
+WRONG_SUBJECTS = {
+    f"batched, {name}": Subject(rejection, scheme.draft)
+    for name, scheme in WRONG.items()
+    if scheme.verify is right_rejection
+}
 """All that are wrong by their drafts alone."""

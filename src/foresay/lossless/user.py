@@ -31,9 +31,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from foresay.errors import InputError
-from foresay.lossless import exact
+from foresay.lossless import Check, exact
 from foresay.lossless.chance import outcomes
-from foresay.lossless.check import Check
 from foresay.lossless.gtest import Outcome, confirmed
 from foresay.lossless.schemes import Scheme, SchemeStep, step_of, user_scheme
 from foresay.lossless.worlds import Text, World, world_of
@@ -137,16 +136,11 @@ def _fifth(verify: Function) -> str:
     except Exception as error:  # of builtins, and of objects that claim a signature
         raise InputError(f"the function's parameters cannot be read; {_NEEDED}") from error
     needed, more = parameters[:5], parameters[5:]
-    valid = (
-        len(needed) == 5
-        and all(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in needed)
-        and needed[-1].name in ("coins", "rng")
-        and all(
-            one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or one.default is not one.empty
-            for one in more
-        )
-    )
-    if not valid:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    others = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    valid = [one.kind in positional for one in needed] == [True] * 5
+    optional = all(one.kind in others or one.default is not one.empty for one in more)
+    if not (valid and optional and needed[-1].name in ("coins", "rng")):
         listed = ", ".join(map(str, parameters)) or "none"
         raise InputError(
             f"the function has the parameters {listed}; {_NEEDED}, and more only with defaults"

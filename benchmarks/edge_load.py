@@ -276,10 +276,7 @@ def main() -> None:
     except (ForesayError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
     options.quick = options.minutes < 10
-    missed = [line["name"] for line in found["bars"] if line["met"] is False]
-    harness.finish(
-        "edge-load", found, options, show, f"NOT MET: {'; '.join(missed)}" if missed else ""
-    )
+    harness.finish("edge-load", found, options, show, harness.not_met(found["bars"]))
 
 
 if __name__ == "__main__":

@@ -18,21 +18,19 @@ Counts are deterministic.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import harness
-from foresay import corpus
 from foresay._core import Automaton
 from foresay.bench import curve
 from foresay.bench.replay import replay
 from foresay.drafters import CorpusDrafter, SuffixDrafter
 from foresay.drafters.suffix import SamRule
 from foresay.traces import Trace, read_texts, read_traces
+from replay import built_corpus, name_of
 
 BUDGETS = (1, 2, 3, 4, 6, 8, 16, 32)
 LENGTH_FACTORS = (0, 0.5, 1, 2, 4, 8)  # tokens of draft for a token of match; 0: all 60
@@ -49,11 +47,7 @@ def parts(options: argparse.Namespace) -> dict[str, Any]:
     def sam(nodes: int = options.nodes, path: Any = None, **rule: Any) -> float:
         return count(SuffixDrafter(history=False, corpus=path, rule=SamRule(**rule)), nodes)
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = None
-        if options.corpus:
-            path = Path(folder) / "corpus.foresay"
-            corpus.build([options.corpus], path)
+    with built_corpus(options.corpus) as path:
         components = {
             "everything": count(SuffixDrafter(corpus=path), **everything),
             "without own text": count(SuffixDrafter(own=False, corpus=path), **everything),
@@ -108,24 +102,18 @@ def latency(options: argparse.Namespace) -> dict[str, Any]:
     automaton = Automaton()
     sequence, rows = automaton.begin(), []
     for begin in range(0, len(text) - BATCH + 1, WINDOW):
-        seconds, steps = [], []
+        seconds, steps = list[float](), list[float]()
         for at in range(begin, min(begin + WINDOW, len(text)) - BATCH + 1, BATCH):
             before, start = automaton.link_steps, time.thread_time()
             automaton.extend(sequence, text[at : at + BATCH])
             automaton.match_length(sequence)
             seconds.append((time.thread_time() - start) / BATCH)
             steps.append((automaton.link_steps - before) / BATCH)
-        p50, p99, most = np.percentile(seconds, [50, 99, 100]) * 1e9
-        rows.append(
-            {
-                "tokens": begin + WINDOW,
-                "p50_ns": round(float(p50), 1),
-                "p99_ns": round(float(p99), 1),
-                "max_ns": round(float(most), 1),
-                "steps_p50": round(float(np.median(steps)), 3),
-                "steps_max": round(float(np.max(steps)), 3),
-            }
-        )
+        row = {"tokens": begin + WINDOW}
+        for name, percent in (("p50", 50), ("p99", 99), ("max", 100)):
+            row[f"{name}_ns"] = round(1e9 * float(np.percentile(seconds, percent)), 1)
+        row["steps_p50"], row["steps_max"] = round(float(np.median(steps)), 3), round(max(steps), 3)
+        rows.append(row)
     return {"distinct": len(once), "rows": rows}
 
 
@@ -151,7 +139,7 @@ def main() -> None:
     parser.add_argument("--session", type=int, default=32_768, help="tokens of `curve`")
     parser.add_argument("--tokens", type=int, default=1_000_000, help="of `latency`")
     options = harness.parse(parser)
-    name = Path(options.trace).name.split(".jsonl")[0]
+    name = name_of(options.trace)
     figures: dict[str, Any] = {"trace": name, "nodes": options.nodes}
     figures |= {part: PARTS[part](options) for part in options.chosen}
     harness.finish(f"ablation-{name}", figures, options, show)

@@ -32,10 +32,9 @@ import torch
 
 import harness
 from foresay import LLM, SamplingParams
-from foresay.bench.drafters import Table, answer_all, check_nodes, ways_of
+from foresay.bench.drafters import Answered, Table, answer_all, check_nodes, ways_of
 from foresay.bench.questions import Question, read_questions, some_of_each
 from foresay.budget.policy import Fixed
-from foresay.counts import tokens_per_step
 from foresay.drafters import MergeDrafter, ModelDrafter, RecycleDrafter, SuffixDrafter
 from foresay.drafters.lineup import parts_of
 from foresay.errors import ForesayError
@@ -129,16 +128,18 @@ def group(llm: LLM, questions: list[Question], options: argparse.Namespace) -> d
             MergeDrafter(SuffixDrafter(), RecycleDrafter(k=8)), Fixed(k=4)
         ),
     }
-    found: dict[str, Any] = {}
-    texts: dict[str, list[Any]] = {}
-    for name, engine in engines.items():
-        results = [r for one in questions for r in sampled(engine, one, options, n=options.samples)]
-        texts[name] = [result.token_ids for result in results]
-        steps = sum(result.stats.steps for result in results)
-        mean = tokens_per_step(sum(result.stats.tokens for result in results), steps)
-        found[name] = {"tokens_per_step": round(mean, 4), "steps": steps}
+    made = {
+        name: Answered(
+            results=[r for q in questions for r in sampled(engine, q, options, n=options.samples)]
+        )
+        for name, engine in engines.items()
+    }
+    found: dict[str, Any] = {
+        name: {"tokens_per_step": round(one.tokens_per_step, 4), "steps": one.steps}
+        for name, one in made.items()
+    }
     ratio = found["suffix+recycle"]["tokens_per_step"] / found["suffix"]["tokens_per_step"]
-    same = all(each == texts["none"] for each in texts.values())
+    same = all(one.texts == made["none"].texts for one in made.values())
     return found | {"ratio": round(ratio, 4), "identical": same}
 
 
@@ -155,13 +156,10 @@ def show(figures: dict[str, Any]) -> None:
             for row in part["rows"]
         ]
         harness.print_table(["drafter", *names, "bytes"], body)
-        body = [
-            [
-                row["drafter"],
-                *(f"{one['tokens_per_step']:.2f}" for one in row["by_category"].values()),
-            ]
-            for row in part["rows"]
-        ]
+        body = []
+        for row in part["rows"]:
+            each = [f"{one['tokens_per_step']:.2f}" for one in row["by_category"].values()]
+            body.append([row["drafter"], *each])
         harness.print_table(["tokens per step", *part["questions"]], body)
         harness.print_bars(part["bars"])
 

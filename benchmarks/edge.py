@@ -133,10 +133,7 @@ def gating(options: argparse.Namespace, questions: Sequence[Question]) -> dict[s
     rules["any rule"] = Rules()
     if corpus is not None:
         words = CorpusWords.of(corpus, target.tokenizer)
-        rules["rare word"], rules["any rule"] = (
-            Rules((), word_counts=words),
-            Rules(word_counts=words),
-        )
+        rules |= {"rare word": Rules((), word_counts=words), "any rule": Rules(word_counts=words)}
     drafters = {
         "model": edge_drafter(f"model:{edge_model}", signals=True, dropout=PASSES),
         "suffix": edge_drafter("suffix", corpus=corpus),
@@ -145,9 +142,7 @@ def gating(options: argparse.Namespace, questions: Sequence[Question]) -> dict[s
     for question in questions:
         params = replace(question.params, temperature=TEMPERATURE, seed=1)
         turn: Any = question.turns[0]
-        prompt = target.encode(
-            [{"role": "user", "content": turn}] if target.tokenizer.chats else turn
-        )
+        prompt = target.encode(turn, chat=target.tokenizer.chats)
         answer = np.array(target.generate(prompt, params)[0].token_ids, np.int32)
         sampling = SeededParams(replace(params, max_tokens=len(answer) + 2), 1)
         for name, drafter in drafters.items():
@@ -237,10 +232,9 @@ def main() -> None:
         "parts": parts,
     }
     bars = parts.get("ways", {}).get("bars", [])
-    missed = [bar["name"] for bar in bars if bar["met"] is False]
     usual = options.quick or (options.rtts == rtts(RTTS) and not (options.jitter or options.loss))
     name = "edge" if usual else "edge-some"
-    harness.finish(name, figures, options, show, f"NOT MET: {'; '.join(missed)}" if missed else "")
+    harness.finish(name, figures, options, show, harness.not_met(bars))
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ class Seen:
 
     answers: int = 0
     tokens: int = 0
-    left: int = 0
-    cut: int = 0
+    left_streams: int = 0
+    cut_connections: int = 0
     lost_at_start: int = 0
     different: int = 0
     accepted: int = 0
@@ -113,7 +113,7 @@ async def one_client(
                 await asyncio.wait_for(ask(client, question, seen), PATIENCE)
             else:
                 await asyncio.wait_for(leave(client, question), PATIENCE)
-                seen.left += 1
+                seen.left_streams += 1
         except StreamError as error:
             # The same code also says that a stream found no cloud for too long: that is an error.
             at_start = "expected a server of `foresay serve` there" in str(error)
@@ -156,7 +156,7 @@ async def cut_some(proxy: Proxy, end: float, seen: Seen) -> None:
         await asyncio.sleep(2.0)
         if time.monotonic() >= end:
             return
-        seen.cut += proxy.open
+        seen.cut_connections += proxy.open
         proxy.cut()
 
 
@@ -235,15 +235,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "clients": options.clients,
         "history_mb": HISTORY_MB,
         "seconds": seconds,
-        "answers": seen.answers,
         "tokens_per_second": round(seen.tokens / seconds, 2),
-        "left_streams": seen.left,
-        "cut_connections": seen.cut,
-        "lost_at_start": seen.lost_at_start,
-        "resumes": seen.resumes,
-        "reopens": seen.reopens,
-        "accepted": seen.accepted,
-        "different": seen.different,
+        **{name: count for name, count in vars(seen).items() if isinstance(count, int)},
         "errors": sum(seen.errors.values()),
         "first_errors": seen.errors.most_common(5),
         "total_seconds": percentiles(seen.seconds, 50, 95, 99),
@@ -276,10 +269,7 @@ def main() -> None:
     except (ForesayError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
     options.quick = options.minutes < 10
-    missed = [line["name"] for line in found["bars"] if line["met"] is False]
-    harness.finish(
-        "edge-load", found, options, show, f"NOT MET: {'; '.join(missed)}" if missed else ""
-    )
+    harness.finish("edge-load", found, options, show, harness.not_met(found["bars"]))
 
 
 if __name__ == "__main__":

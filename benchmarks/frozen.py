@@ -59,16 +59,13 @@ def resampled(texts: Sequence[Tokens], num_tokens: int, seed: int) -> list[Token
 def peak_memory(work: Callable[[], None]) -> int:
     """The most anonymous memory seen during the work, over that before it."""
 
-    def anonymous() -> int:
-        return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
-
     workers.give_back()  # or the work would live in memory that was freed before
-    before, peak, done = anonymous(), 0, threading.Event()
+    before, peak, done = workers.resident()[1], 0, threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not done.wait(0.002):
-            peak = max(peak, anonymous() - before)
+            peak = max(peak, workers.resident()[1] - before)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -131,14 +128,15 @@ def measure_queries(ask: Callable[[Tokens], Tokens], queries: Tokens) -> dict[st
             times.append((time.thread_time_ns() - began) / 1e3 / BATCH)
         rounds.append(times)
     warm, best = np.concatenate(rounds[1:]), np.min(rounds[1:], axis=0)
-    return {
-        "first_mean_us": round(float(np.mean(rounds[0])), 3),
-        "mean_us": round(float(np.mean(warm)), 3),
-        "p50_us": round(float(np.percentile(warm, 50)), 3),
-        "p99_us": round(float(np.percentile(warm, 99)), 3),
-        "worst_us": round(float(np.max(warm)), 3),
-        "p99_of_each_batch_at_its_best_us": round(float(np.percentile(best, 99)), 3),
+    found = {
+        "first_mean_us": np.mean(rounds[0]),
+        "mean_us": np.mean(warm),
+        "p50_us": np.percentile(warm, 50),
+        "p99_us": np.percentile(warm, 99),
+        "worst_us": np.max(warm),
+        "p99_of_each_batch_at_its_best_us": np.percentile(best, 99),
     }
+    return {name: round(float(us), 3) for name, us in found.items()}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import harness
 from foresay.traces import read_records
 
@@ -156,25 +158,22 @@ def compared(one: Sequence[Sequence[bool]], other: Sequence[Sequence[bool]]) -> 
     both arms have the same questions, which makes the true error smaller: the test errs on the safe
     side. `paired` is the interval over questions, each with its difference of means.
     """
-    n, m = sum(map(len, one)), sum(map(len, other))
-    first, second = sum(map(sum, one)) / n, sum(map(sum, other)) / m
+    arms = np.array(one, float), np.array(other, float)
+    n, m = (arm.size for arm in arms)
+    first, second = (float(arm.mean()) for arm in arms)
     apart, pooled = second - first, (first * n + second * m) / (n + m)
     error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
     alone = math.sqrt(first * (1 - first) / n + second * (1 - second) / m)
-    each = [
-        sum(b) / len(b) - sum(a) / len(a)
-        for a, b in zip(zip(*one, strict=True), zip(*other, strict=True), strict=True)
-    ]
-    mean = sum(each) / len(each)
-    spread = math.sqrt(sum((d - mean) ** 2 for d in each) / max(len(each) - 1, 1) / len(each))
+    each = arms[1].mean(0) - arms[0].mean(0)
+    spread = float(each.std(ddof=min(len(each) - 1, 1))) / math.sqrt(len(each))
     return {
         "answers": [n, m],
         "shares": [first, second],
-        "per_seed": [[sum(s) / len(s) for s in arm] for arm in (one, other)],
+        "per_seed": [arm.mean(1).tolist() for arm in arms],
         "difference": apart,
         "p_value": math.erfc(abs(apart) / error / math.sqrt(2)) if error else 1.0,
         "interval_95": [apart - Z95 * alone, apart + Z95 * alone],
-        "paired_interval_95": [mean - Z95 * spread, mean + Z95 * spread],
+        "paired_interval_95": [apart - Z95 * spread, apart + Z95 * spread],
         "detectable_with_power_80": (Z95 + Z80) * error,
     }
 

@@ -183,10 +183,6 @@ def take_turns(sides: Mapping[str, Callable[[], T]], turn: int) -> dict[str, T]:
     return {name: sides[name]() for name in names[at:] + names[:at]}
 
 
-def geometric(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
 def bar(
     name: str,
     value: float | None,
@@ -211,7 +207,13 @@ def bar(
 def ratio(name: str, values: Sequence[float], bound: float | None = None) -> dict[str, Any]:
     """The geometric mean of ratios, with the least and the most, against its bar."""
     spread = {"least": round(min(values), 4), "most": round(max(values), 4), "runs": len(values)}
-    return bar(name, geometric(values), bound, unit="x", **spread)
+    return bar(name, statistics.geometric_mean(values), bound, unit="x", **spread)
+
+
+def not_met(lines: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence that names the bars that were missed; empty if none was."""
+    missed = [line["name"] for line in lines if line["met"] is False]
+    return f"NOT MET: {'; '.join(missed)}" if missed else ""
 
 
 def print_bars(lines: Iterable[Mapping[str, Any]]) -> None:
@@ -237,14 +239,6 @@ def percentiles(values: Sequence[float], *shares: int) -> dict[str, float]:
     return {
         f"p{p}": round(ordered[min(len(ordered) * p // 100, last)], 4) for p in shares if values
     }
-
-
-def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The place of the first token that differs; None if all are the same."""
-    if list(one) == list(other):
-        return None
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def medians(runs: Iterable[Mapping[str, T]], of: Callable[[T], float]) -> dict[str, float]:

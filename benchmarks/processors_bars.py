@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from statistics import geometric_mean
 from typing import Any
 
-from harness import bar, geometric
+from harness import bar
 
 NONE, DEFAULT = "foresay, none", "foresay, default"
 LLAMA, TRANSFORMERS = "llama.cpp", "transformers"
@@ -67,7 +69,9 @@ def by_task(runs: Sequence[Run], one: str, others: Sequence[str]) -> dict[str, f
     """The same, task by task: the geometric mean of its prompts."""
     tasks = dict.fromkeys(run["task"] for run in runs)
     return {
-        task: geometric([*by_prompt([r for r in runs if r["task"] == task], one, others).values()])
+        task: geometric_mean(
+            by_prompt([r for r in runs if r["task"] == task], one, others).values()
+        )
         for task in tasks
     }
 
@@ -141,45 +145,56 @@ def _middle_ratio(runs: Iterable[Run], one: str, other: str) -> float:
     return statistics.median(speed(r["sides"][one]) / speed(r["sides"][other]) for r in runs)
 
 
+def _mean_ratio(
+    runs: Iterable[Run], one: str, other: str, of: Callable[[Any], float] = speed
+) -> float:
+    return geometric_mean(by_prompt(runs, one, [other], of).values())
+
+
+_decode_ratio = partial(_mean_ratio, of=decode_speed)
+
+
+def _ratios(
+    part: Mapping[str, Any],
+    cases: Sequence[tuple[str, str, str, float | None]],
+    ratio: Callable[[Iterable[Run], str, str], float] = _middle_ratio,
+) -> list[Line]:
+    """Cases are (name, side, other side, bar), of which those whose sides were there are told."""
+    return [
+        bar(name, ratio(part["runs"], one, other), bound, unit="x")
+        for name, one, other, bound in cases
+        if _has(part, other)
+    ]
+
+
 def _prefill(part: Mapping[str, Any]) -> list[Line]:
-    if not _has(part, LLAMA):
-        return []
-    ratio = _middle_ratio(part["runs"], NONE, LLAMA)
-    return [bar(f"prefill of {part['tokens']} tokens / llama.cpp", ratio, 2.0, unit="x")]
+    return _ratios(part, [(f"prefill of {part['tokens']} tokens / {LLAMA}", NONE, LLAMA, 2.0)])
 
 
 def _decode(part: Mapping[str, Any]) -> list[Line]:
-    if not _has(part, LLAMA):
-        return []
-    ratios = by_prompt(part["runs"], NONE, [LLAMA], decode_speed)
-    value = geometric([*ratios.values()])
-    return [bar("decode, no speculation / llama.cpp", value, 1.3, unit="x")]
+    return _ratios(part, [("decode, no speculation / llama.cpp", NONE, LLAMA, 1.3)], _decode_ratio)
 
 
 def _batch(part: Mapping[str, Any]) -> list[Line]:
-    runs, size, found = part["runs"], part["requests"], []
+    name, without = f"{part['requests']} requests at once /", "… without speculation"
+    cases: list[tuple[str, str, str, float | None]] = []
     for peer, bound in ((LLAMA, 3.0), (CONTINUOUS, 1.0)):
-        if _has(part, peer):
-            default, none = (_middle_ratio(runs, side, peer) for side in (DEFAULT, NONE))
-            found += [
-                bar(f"{size} requests at once / {peer}", default, bound, unit="x"),
-                bar("… without speculation", none, None, unit="x"),
-            ]
-    own = _middle_ratio(runs, DEFAULT, NONE)
-    return [*found, bar(f"{size} requests at once / no speculation", own, 0.97, unit="x")]
+        cases += [(f"{name} {peer}", DEFAULT, peer, bound), (without, NONE, peer, None)]
+    return _ratios(part, [*cases, (f"{name} no speculation", DEFAULT, NONE, 0.97)])
 
 
 def _rows(part: Mapping[str, Any], wanted: Mapping[int, float]) -> list[Line]:
-    found = [
-        bar(f"a step of {rows} rows / of 1 row", times, wanted.get(rows), at_most=True, unit="x")
-        for rows, times in growth(part["runs"], NONE).items()
+    def several(side: str) -> list[tuple[int, float]]:
+        found = growth(part["runs"], side) if _has(part, side) else {}
+        return [(rows, times) for rows, times in found.items() if rows > 1]
+
+    return [
+        *(
+            bar(f"a step of {n} rows / of 1 row", times, wanted.get(n), at_most=True, unit="x")
+            for n, times in several(NONE)
+        ),
+        *(bar(f"{LLAMA}: {n} rows / 1 row", times, None, unit="x") for n, times in several(LLAMA)),
     ]
-    if _has(part, LLAMA):
-        found += [
-            bar(f"llama.cpp: {rows} rows / 1 row", times, None, unit="x")
-            for rows, times in growth(part["runs"], LLAMA).items()
-        ]
-    return [line for line in found if " 1 rows" not in line["name"]]
 
 
 def _tasks(part: Mapping[str, Any]) -> list[Line]:
@@ -192,7 +207,9 @@ def _tasks(part: Mapping[str, Any]) -> list[Line]:
         tasks = by_task(runs, DEFAULT, others) if others else {}
         copying = [value for task, value in tasks.items() if task in COPYING]
         if copying:
-            found.append(bar(f"copying tasks / {against}", geometric(copying), bound, unit="x"))
+            found.append(
+                bar(f"copying tasks / {against}", geometric_mean(copying), bound, unit="x")
+            )
         found += [bar(f"… {task}", value, None, unit="x") for task, value in tasks.items()]
     chat = by_prompt([run for run in runs if run["task"] == CHAT], DEFAULT, [NONE])
     if chat:
@@ -202,13 +219,9 @@ def _tasks(part: Mapping[str, Any]) -> list[Line]:
 
 
 def _transformers(part: Mapping[str, Any]) -> list[Line]:
-    found = []
-    for side, peer, bound in (
-        (NONE, TRANSFORMERS, 4.0),
-        (DEFAULT, TRANSFORMERS, None),
-        (DEFAULT, GENERATE_LOOKUP, 1.4),
-    ):
-        if _has(part, peer):
-            value = geometric([*by_prompt(part["runs"], side, [peer]).values()])
-            found.append(bar(f"{side} / {peer}", value, bound, unit="x"))
-    return found
+    cases = (
+        (f"{NONE} / {TRANSFORMERS}", NONE, TRANSFORMERS, 4.0),
+        (f"{DEFAULT} / {TRANSFORMERS}", DEFAULT, TRANSFORMERS, None),
+        (f"{DEFAULT} / {GENERATE_LOOKUP}", DEFAULT, GENERATE_LOOKUP, 1.4),
+    )
+    return _ratios(part, cases, _mean_ratio)

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import harness
-from harness import first_difference, say, take_turns
+from foresay.counts import first_difference
+from harness import say, take_turns
 from processors_bars import (
     CONTINUOUS,
     DEFAULT,

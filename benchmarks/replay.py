@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,20 @@ BARS = {
 }
 GROUP, EPOCHS = 1.19, 1.05
 STAGGERED = {"lockstep": 64, "order": "stagger"}
+
+
+def name_of(trace: str) -> str:
+    return Path(trace).name.split(".jsonl")[0]
+
+
+@contextmanager
+def built_corpus(trace: str | None) -> Iterator[Path | None]:
+    """A corpus file of a trace while the body runs; None without a trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.foresay"
+        if trace:
+            corpus.build([trace], path)
+        yield path if trace else None
 
 
 class PeerDrafter:
@@ -104,7 +119,7 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true")
     options = harness.parse(parser)
     files = {"specbench": options.specbench, "humaneval": options.humaneval}
-    files |= {Path(path).name.split(".jsonl")[0]: path for path in options.more}
+    files |= {name_of(path): path for path in options.more}
     traces = {name: read_traces(path) for name, path in files.items()}
     rows: list[dict[str, Any]] = []
 
@@ -129,11 +144,7 @@ def main() -> None:
         return float(result.tokens_per_step)
 
     found: dict[tuple[str, str], float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        built = None
-        if options.corpus:
-            built = Path(folder) / "corpus.foresay"
-            corpus.build([options.corpus], built)
+    with built_corpus(options.corpus) as built:
         for trace in traces:
             for name, nodes, make, how in ours(built if trace == "specbench" else None):
                 result = replay(traces[trace], make(), budget=nodes, **how)

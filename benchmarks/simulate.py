@@ -10,7 +10,7 @@
                and of what foresay does instead
 
 Published answers are not to be had, so they are stood in for by countdown searches
-(`countdown_lengths.py`), whose lengths have a long tail. Two constants are fitted to the two
+(`examples/countdown.py`), whose lengths have a long tail. Two constants are fitted to the two
 published figures: GARBLED, the share of tokens that nothing can predict (to the tail's speed-up),
 and SAMPLES of each of the 24 prompts that a replica gets, which was not published (to the overall
 one: more requests make the tail a smaller part). Both are varied below, and so are the prompts.
@@ -22,6 +22,7 @@ counts as so many tokens of context that the longest answer has the published li
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import harness
-from countdown_lengths import countdown_groups
 from foresay.bench.compare import compare, inputs_of
 from foresay.bench.measure_costs import measure_table
 from foresay.bench.plans import Plan, Setup
@@ -44,6 +44,10 @@ from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.sampling.params import SamplingParams
 from foresay.traces import Trace, read_traces
+from harness import HERE
+
+sys.path.insert(0, str(HERE.parent / "examples"))
+from countdown import Task, draw_puzzle, search_trace
 
 GARBLED, SAMPLES = 0.13, 12
 LIMIT = 34816  # tokens of a published answer
@@ -198,6 +202,28 @@ def _prompts(options: argparse.Namespace, llm: LLM) -> list[Any]:
     asked = [f"What is {n} plus {n * 7 % 13} times {n % 5 + 2}? Explain." for n in range(3, 99)]
     chat = llm.tokenizer.chats
     return [llm.encode(text, chat=chat).tolist() for text in asked[: options.count]]
+
+
+def countdown_groups(
+    prompts: int, samples: int, *, garbled: float, first: int = 0, seed: int
+) -> list[Trace]:
+    """`samples` searches for each prompt. How far they differ is set by the task's noise.
+
+    garbled  the share of tokens that are replaced by random numbers: searches repeat themselves
+             more than what models write
+    first    the number of the first sample: other samples of the same prompts are another epoch
+    """
+    task, traces = Task(cap=4096), []
+    for at in range(prompts):
+        puzzle = draw_puzzle(task, np.random.default_rng([seed, at]))
+        for sample in range(first, first + samples):
+            random = np.random.default_rng([seed, at, sample])
+            output = np.array(search_trace(puzzle, task, random), np.int32)
+            wrong = random.random(len(output)) < garbled
+            output[wrong] = random.integers(task.most, size=int(wrong.sum()))
+            prompt = np.array(puzzle.prompt, np.int32)
+            traces.append(Trace(f"{at}.{sample}", f"p{at}", prompt, output))
+    return traces
 
 
 def published(options: argparse.Namespace) -> dict[str, Any]:

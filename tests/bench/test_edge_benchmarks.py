@@ -193,7 +193,7 @@ def test_what_a_client_of_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
     steady, frail = asked(1), asked(5)
     for seen in (steady, frail):
-        assert (seen.answers, seen.different, seen.tokens, seen.left) == (4, 2, 7, 0)
+        assert (seen.answers, seen.different, seen.tokens, seen.left_streams) == (4, 2, 7, 0)
         assert (seen.accepted, seen.resumes, seen.reopens) == (9, 3, 6)
         assert seen.first == [0.5] * 3 + [0.0]
         assert seen.errors["the drafter failed: ValueError: no"] == 1

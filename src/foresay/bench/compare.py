@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from foresay.traces import Trace
 __all__ = ["Input", "Interval", "PlanResult", "compare", "inputs_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """95 % of the resampled values; None where there are fewer than 2 resamples.
 
     The rollout is simulated again with as many groups, drawn with replacement. A group that is
@@ -60,19 +60,15 @@ class PlanResult:
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         run = self.simulation
-
-        def ends(found: Interval | None) -> list[float] | None:
-            return None if found is None else [found.low, found.high]
-
         return {
             "plan": run.plan.name,
             "seconds": run.seconds,
             "speedup": self.speedup,
-            "speedup_interval": ends(self.speedup_interval),
+            "speedup_interval": self.speedup_interval and [*self.speedup_interval],
             "tail_share": self.tail_share,
             "tail_seconds": self.tail_seconds,
             "tail_speedup": self.tail_speedup,
-            "tail_speedup_interval": ends(self.tail_interval),
+            "tail_speedup_interval": self.tail_interval and [*self.tail_interval],
             "tokens_per_step": run.tokens_per_step,
             "drafted_per_step": run.drafted_per_step,
             "tokens": run.tokens,
@@ -83,8 +79,7 @@ class PlanResult:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(NamedTuple):
     """What a simulation rests on: "recorded", "measured", "assumed", "given" or "left out"."""
 
     what: str
@@ -144,14 +139,13 @@ def _redrawn(
     names = list(groups)
     drawn: list[Trace] = []
     tenants: dict[str, str] = {}
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for at in random.integers(len(names), size=len(names)).tolist():
-        name = names[at]
-        copy = seen[name] = seen.get(name, -1) + 1
-        own = f"{name} {copy}"
-        if copy:
+        own = f"{names[at]} {seen[names[at]]}"
+        if copy := seen[names[at]]:
             tenants[own] = f"copy {copy}"
-        drawn += [replace(trace, group=own) for trace in groups[name]]
+        seen[names[at]] += 1
+        drawn += [replace(trace, group=own) for trace in groups[names[at]]]
     return drawn, tenants
 
 
@@ -197,34 +191,31 @@ def inputs_of(
     kind = "measured" if table.measured else "assumed"
     limit = "assumed" if setup.max_tokens is None else "given"
     found = [
-        (
+        Input(
             "answers",
             "recorded",
             f"{len(traces)} requests of {groups} groups, {tokens} tokens, the longest {longest}, "
             f"{longest * len(traces) / tokens:.1f} times the mean; {left_out} without output are "
             "left out",
         ),
-        (
+        Input(
             "step costs",
             kind,
             f"{table.about}; {known} of {len(table.points)} points measured, the curve between "
             f"them is {table.error:.1%} off on average. {table.source}",
         ),
-        ("drafting", drafting, f"{1e6 * setup.draft_seconds:g} µs per request and step"),
-        (
+        Input("drafting", drafting, f"{1e6 * setup.draft_seconds:g} µs per request and step"),
+        Input(
             "limit of answers",
             limit,
             f"{setup.max_tokens or longest} tokens: what policies know of an answer's length",
         ),
     ]
     if stretch != 1:
-        found.append(
-            ("stretch", "assumed", f"each token of a text counts as {stretch:g} of context")
-        )
+        about = f"each token of a text counts as {stretch:g} of context"
+        found.append(Input("stretch", "assumed", about))
     if setup.spread == "length":
-        found.append(
-            ("spread", "assumed", "groups are dealt to replicas by lengths known beforehand")
-        )
+        about = "groups are dealt to replicas by lengths known beforehand"
+        found.append(Input("spread", "assumed", about))
     outside = "sampling and scheduling beyond the table's times, networks, new weights"
-    found.append(("not simulated", "left out", outside))
-    return [Input(*one) for one in found]
+    return [*found, Input("not simulated", "left out", outside)]

@@ -40,6 +40,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from statistics import median
 from typing import Any, TypeVar
 
@@ -125,12 +126,7 @@ def _sum(of: Iterable[T], value: Callable[[T], float]) -> float:
 
 
 def _by_position(lists: Iterable[Sequence[int]]) -> list[int]:
-    found: list[int] = []
-    for one in lists:
-        found += [0] * (len(one) - len(found))
-        for at, count in enumerate(one):
-            found[at] += count
-    return found
+    return [sum(each) for each in zip_longest(*lists, fillvalue=0)]
 
 
 @dataclass(slots=True)
@@ -152,10 +148,7 @@ class EdgeRow:
     @property
     def lengths(self) -> Counter[int]:
         """How many rounds had so many accepted tokens."""
-        total: Counter[int] = Counter()
-        for answer in self.answers:
-            total.update(answer.lengths)
-        return total
+        return sum((answer.lengths for answer in self.answers), Counter())
 
     @property
     def acceptance(self) -> list[float]:

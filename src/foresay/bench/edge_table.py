@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,7 +107,7 @@ class EdgeTable:
             "rows": rows,
             "identical": self.identical,
             "differences": self.differences,
-            "bars": [bar.as_dict() for bar in bars(self)],
+            "bars": [bar._asdict() for bar in bars(self)],
             "drafting_ahead_alone": self.drafting_ahead_alone(),
         }
 
@@ -124,8 +124,7 @@ class EdgeTable:
                     yield json.dumps({**common, **one})
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """What has to be reached; `met` is None where it was not measured."""
 
     name: str
@@ -133,39 +132,31 @@ class Bar:
     bar: float
     met: bool | None
 
-    def as_dict(self) -> dict[str, Any]:
-        value = None if self.value is None else round(self.value, 4)
-        return {"name": self.name, "value": value, "bar": self.bar, "met": self.met}
-
 
 def bars(table: EdgeTable) -> list[Bar]:
     """The bars of edge streams, at 20 ms where they are of time."""
     at = f"at {1e3 * BAR_RTT:g} ms"
 
     def least(name: str, value: float | None, bar: float) -> Bar:
-        return Bar(name, value, bar, None if value is None else value >= bar)
+        shown = None if value is None else round(value, 4)
+        return Bar(f"{name}, least", shown, bar, None if value is None else value >= bar)
 
     def most(name: str, value: float, bar: float) -> Bar:
-        return Bar(name, value, bar, value <= bar)
+        return Bar(f"{name}, most", value, bar, value <= bar)
+
+    def ratio(way: str, other: str, *, whole: bool = False) -> float | None:
+        return table.ratio(way, other, BAR_RTT, whole=whole)
 
     up, down = round_bytes()
     return [
-        least(
-            f"free-run by {CLOUD_DRAFTS} {at}, least",
-            table.ratio("free-run", CLOUD_DRAFTS, BAR_RTT),
-            0.98,
-        ),
-        least(
-            f"the same, whole answers {at}, least",
-            table.ratio("free-run", CLOUD_DRAFTS, BAR_RTT, whole=True),
-            0.98,
-        ),
-        least(f"ahead by blocking {at}, least", table.ratio("ahead", "blocking", BAR_RTT), 1.2),
-        least("texts compared, least", table.compared, 1),
+        least(f"free-run by {CLOUD_DRAFTS} {at}", ratio("free-run", CLOUD_DRAFTS), 0.98),
+        least(f"the same, whole answers {at}", ratio("free-run", CLOUD_DRAFTS, whole=True), 0.98),
+        least(f"ahead by blocking {at}", ratio("ahead", "blocking"), 1.2),
+        least("texts compared", table.compared, 1),
         Bar("texts that differ", len(table.differences), 0, table.identical),
-        most("drafters of the edge that failed, most", table.failed_drafters, 0),
-        most("bytes up of a round of 8 drafted tokens, most", up, 48),
-        most("bytes down of such a round, most", down, 48),
+        most("drafters of the edge that failed", table.failed_drafters, 0),
+        most("bytes up of a round of 8 drafted tokens", up, 48),
+        most("bytes down of such a round", down, 48),
     ]
 
 

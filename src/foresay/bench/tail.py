@@ -17,7 +17,7 @@ ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +119,13 @@ class Tail:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields of `foresay tail --json`."""
-        return {
-            "seconds": self.seconds,
-            "few": self.few,
-            "tail_seconds": self.tail_seconds,
-            "tail_share": self.tail_share,
-            "few_share": self.few_share,
-            "seconds_until_half_ended": self.half,
-            "seconds_until_90_percent_ended": self.most,
-            "requests": self.requests,
-            "max_over_mean_length": self.max_over_mean,
-            "length_unit": self.unit,
+        names = {
+            "half": "seconds_until_half_ended",
+            "most": "seconds_until_90_percent_ended",
+            "max_over_mean": "max_over_mean_length",
+            "unit": "length_unit",
         }
+        return {names.get(name, name): value for name, value in asdict(self).items()}
 
 
 def tail_of(activity: Activity, few: int = FEW) -> Tail:

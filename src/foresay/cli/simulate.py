@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -193,7 +192,7 @@ def _as_dict(
         "few": few,
         "resamples": resamples,
         "requests": len(traces),
-        "inputs": [asdict(found) for found in inputs],
+        "inputs": [found._asdict() for found in inputs],
         "plans": [result.as_dict() for result in results],
     }
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from foresay.errors import ModelError
 from foresay.models.weights.gguf_types import GgmlType
+from foresay.models.weights.hashes import readable
 
 __all__ = ["Header", "Tensor", "read_header"]
 
@@ -67,11 +68,8 @@ def read_header(path: str | PathLike[str]) -> Header:
 
     Raises: ModelError naming the file and what is wrong in it.
     """
-    try:
-        with open(path, "rb", buffering=1 << 20) as file:
-            return _Reader(file, str(path)).header()
-    except OSError as error:
-        raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    with readable(path), open(path, "rb", buffering=1 << 20) as file:
+        return _Reader(file, str(path)).header()
 
 
 class _Reader:

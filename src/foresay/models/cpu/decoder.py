@@ -140,8 +140,9 @@ def _layer(weights: Weights, config: DecoderConfig, index: int) -> tuple[BlockLa
         Linear(f"{mlp}.down_proj", width, inner, config.mlp_bias),
     ]
     linears = weights.linears(wanted)
-    parts: list[Any] = list(linears)
-    parts += [weights.norm(f"{here}.{name}", size) if has else None for name, size, has in norms]
     window, rope = config.windows[index], config.ropes[index]
-    layer = BlockLayer(*parts, window, rope)
-    return layer, (*(one.format for one in linears), window, rope)
+    found = [
+        weights.norm(f"{here}.{name}", size) if needed else None for name, size, needed in norms
+    ]
+    parts: list[Any] = [*linears, *found, window, rope]
+    return BlockLayer(*parts), (*(one.format for one in linears), window, rope)

@@ -180,47 +180,35 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_has_changed(kind: str) 
     assert torch.equal(logits(target, target.open(), text), before)
 
 
-def test_what_fails_while_weights_are_laid_out_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target, text = TARGETS["cpu"](zoo.make("llama")), zoo.tokens(np.random.default_rng(8), 9)
-    before, made = logits(target, target.open(), text), linears.PackedLinear.__init__
-    calls: list[int] = []
-
-    def failing(self: Any, *given: Any, **named: Any) -> None:
-        calls.append(1)
-        if len(calls) == 3:
-            raise MemoryError
-        made(self, *given, **named)
-
-    monkeypatch.setattr(linears.PackedLinear, "__init__", failing)
-    with pytest.raises(MemoryError):
-        target.replace_weights({n: w + 1 for n, w in zoo.make("llama").named_parameters()})
-    assert target.version == 0 and len(calls) == 3
-    assert torch.equal(logits(target, target.open(), text), before)
-
-
-@every_target
-def test_what_fails_while_weights_are_moved_changes_nothing(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "owner", "function", "part"),
+    [
+        ("cpu", linears.PackedLinear, "__init__", ""),
+        ("cpu", Tensor, "to", "norm"),
+        ("plain", Tensor, "to", "norm"),
+    ],
+    ids=["laid out", "moved", "moved by the plain one"],
+)
+def test_what_fails_while_weights_are_prepared_changes_nothing(
+    kind: str, owner: Any, function: str, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a device that is out of memory."""
-    target, text = TARGETS[kind](zoo.make("llama")), zoo.tokens(np.random.default_rng(9), 9)
-    before, move = logits(target, target.open(), text), Tensor.to
-    norms = {n: w + 1 for n, w in zoo.make("llama").named_parameters() if "norm" in n}
+    target, text = CHANGING[kind](zoo.make("llama")), zoo.tokens(np.random.default_rng(8), 9)
+    before, own = logits(target, target.open(), text), getattr(owner, function)
+    weights = {n: w + 1 for n, w in zoo.make("llama").named_parameters() if part in n}
     calls: list[int] = []
 
-    def failing(tensor: Tensor, *given: Any, **named: Any) -> Tensor:
+    def failing(*given: Any, **named: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             raise MemoryError
-        return move(tensor, *given, **named)
+        return own(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tensor, "to", failing)
+        patch.setattr(owner, function, failing)
         with pytest.raises(MemoryError):
-            target.replace_weights(norms)
-    assert target.version == 0
+            target.replace_weights(weights)
+    assert target.version == 0 and len(calls) == 3
     assert torch.equal(logits(target, target.open(), text), before)
 
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Inner
 from foresay import LLM, SamplingParams
 from foresay.models.ends import ends_by_text
 from foresay.models.tokenizer import Tokenizer
-from foresay.models.tokenizer_auto import TransformersTokenizer
+from foresay.models.tokenizer_readers import TransformersTokenizer
 from models import gguf_files
 from models.gguf_files import convert
 

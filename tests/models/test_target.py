@@ -48,6 +48,7 @@ class Altered:
     """A step that is wrong in one way."""
 
     def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s, kept: Any = ()) -> None:
+        self.given = parents
         self.step = AttentionStep(kvs, offsets, self.parents(offsets, parents), kept=kept)
         lengths = np.repeat([kv.length for kv in kvs], np.diff(offsets))
         self.positions = self.places(offsets, lengths)
@@ -79,10 +80,6 @@ class Chains(Altered):
 
     def places(self, offsets: Int32s, lengths: Any) -> Any:
         return lengths + depths_of(self.given, offsets)
-
-    def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s, kept: Any = ()) -> None:
-        self.given = parents
-        super().__init__(kvs, offsets, parents, kept)
 
 
 def depths_of(parents: Int32s, offsets: Int32s) -> Any:

@@ -19,8 +19,7 @@ from foresay.errors import InputError, ModelError
 from foresay.models import weights
 from foresay.models.chat_template import ChatTemplate
 from foresay.models.tokenizer import Tokenizer
-from foresay.models.tokenizer_auto import TransformersTokenizer
-from foresay.models.tokenizer_file import FileTokenizer
+from foresay.models.tokenizer_readers import FileTokenizer, TransformersTokenizer
 from models import gguf_files
 
 TEXTS = [

@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType as Kind
 from core.counts import tries
 from foresay.errors import ModelError
 from foresay.models import weights
-from foresay.models.weights.gguf_types import GgmlType
+from foresay.models.weights.gguf_header import GgmlType
 from models import gguf_files
 from models.weight_files import printed, small_file, visible
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,30 +19,9 @@ from transformers import AttentionInterface
 from foresay.errors import UnsupportedModel
 from foresay.models.visibility import Visible
 
-__all__ = ["NAME", "AttentionPass", "LayerCall", "StepAttention", "current", "running"]
+__all__ = ["NAME", "AttentionPass", "LayerCall", "current", "running"]
 
 NAME = "foresay"
-
-
-class StepAttention(Protocol):
-    """The attention of one step: stores the rows' keys and values in their texts, and attends."""
-
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        scaling: float,
-        window: int = 0,
-        chunk: int = 0,
-        softcap: float = 0.0,
-        sinks: Any = None,
-        threads: int = 1,
-    ) -> None:
-        """Write into `out` [1, T, Hq, Dv]; for the other shapes see `attend` below."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +43,11 @@ class AttentionPass:
     """The attention of one forward pass: the step, the visibility of each layer, recorded calls."""
 
     step: Any
-    """A StepAttention; None: a trial pass, whose attention gives zeros."""
+    """Its `attend` stores the rows' keys and values in their texts, and attends: the core's
+    AttentionStep, or a PlainStep. None: a trial pass, whose attention gives zeros."""
     layers: Sequence[Visible]
     threads: int
-    calls: list[LayerCall] | None = field(default=None)
+    calls: list[LayerCall] | None = None
     """None: calls are not recorded."""
 
 

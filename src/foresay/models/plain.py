@@ -95,7 +95,7 @@ class PlainKv:
 
 
 class PlainStep:
-    """The attention of a step (`StepAttention`), text by text, with an attention mask for each.
+    """The attention of a step, text by text, with an attention mask for each.
 
     kept  the layers of the texts that the step has; (): all
     """
@@ -132,6 +132,7 @@ class PlainStep:
         sinks: Any = None,
         threads: int = 1,
     ) -> None:
+        """Write into `out` [1, T, Hq, Dv]; for the other shapes see `attention.attend`."""
         visibility = Visible(window, chunk)
         groups = query.shape[1] // key.shape[1]  # queries that share a head of keys and values
         for at, (kv, mask) in enumerate(zip(self.kvs, self.masks, strict=True)):

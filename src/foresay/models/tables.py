@@ -12,6 +12,7 @@ from torch import Tensor
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.weights.folder import config_of, tensors_of
 from foresay.models.weights.gguf_values import decoded
+from foresay.models.weights.hashes import readable
 from foresay.models.weights.settings import Settings
 from foresay.models.weights.stored import StoredModel
 
@@ -55,10 +56,8 @@ def facts_of(model: StoredModel) -> ModelFacts:
         settings.whole(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")
     )
     tokenizer = model.folder / "tokenizer.json"
-    try:
+    with readable(tokenizer):
         mark = hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else None
-    except OSError as error:
-        raise ModelError(f"'{tokenizer}' cannot be read: {error.strerror or error}") from error
     return ModelFacts(hidden, vocabulary, layers, mark)
 
 

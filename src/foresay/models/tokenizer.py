@@ -6,17 +6,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from foresay.arrays import Int32s
 from foresay.errors import InputError, ModelError
 from foresay.models.ends import ends_by_text
-from foresay.models.tokenizer_file import FileTokenizer
-
-if TYPE_CHECKING:
-    from foresay.models.tokenizer_auto import TransformersTokenizer
+from foresay.models.tokenizer_readers import NAMED, FileTokenizer, TransformersTokenizer
 
 __all__ = ["ChatMessage", "Tokenizer"]
 
@@ -88,10 +85,9 @@ class Tokenizer:
 
     def facts(self) -> dict[str, str | None]:
         """Its class, special tokens and chat template as texts, None where there is none."""
-        names = ("bos_token", "eos_token", "pad_token", "unk_token")
         return {
             "tokenizer_class": self._inner.kind,
-            **{name: self._inner.special.get(name) for name in names},
+            **{name: self._inner.special.get(name) for name in NAMED},
             "chat_template": self._inner.template,
         }
 
@@ -103,8 +99,6 @@ def _made(folder: Path) -> FileTokenizer | TransformersTokenizer:
     if not any((folder / name).is_file() for name in _FILES):
         raise ModelError(f"'{folder}' has no tokenizer; expected {_FILES[0]}")
     try:
-        from foresay.models.tokenizer_auto import TransformersTokenizer  # takes seconds
-
         return TransformersTokenizer(folder)
     except ModuleNotFoundError as error:
         raise ModelError(

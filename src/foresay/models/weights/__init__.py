@@ -29,7 +29,7 @@ from foresay.models.weights.cache import FORMAT, cache_folder, place
 from foresay.models.weights.folder import check
 from foresay.models.weights.gguf_header import read_header
 from foresay.models.weights.gguf_values import not_installed, tensor_bytes
-from foresay.models.weights.hashes import sha256_of
+from foresay.models.weights.hashes import readable, sha256_of
 from foresay.models.weights.hub import fetch_snapshot
 from foresay.models.weights.stored import StoredModel, in_folder, in_gguf
 
@@ -132,6 +132,8 @@ def _kind_of(name: str | PathLike[str], revision: str | None) -> tuple[_Kind, st
     if os.path.isdir(path):
         return "folder", str(path)
     if os.path.isfile(path) or text.endswith(".gguf"):
+        if not text.endswith(".gguf"):
+            raise ModelError(f"'{path}' is a file, but no .gguf; give the folder that it is in")
         return "file", str(path)
     if text in ALIASES:
         return "alias", text
@@ -152,14 +154,10 @@ def _no_model(text: str) -> ModelError:
 
 
 def _converted(path: Path, cache: Path, progress: Progress, convert: bool) -> Path:
-    if path.suffix != ".gguf":
-        raise ModelError(f"'{path}' is a file, but no .gguf; give the folder that it is in")
     _converter()
     read_header(path)  # an invalid file is found before it is hashed
-    try:
+    with readable(path):
         digest = sha256_of(path, progress)
-    except OSError as error:
-        raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
     folder = cache / "models" / f"gguf-{digest[:32]}.{FORMAT}"
     return _write(path, folder, {"source": path.name, "sha256": digest}, progress, convert)
 

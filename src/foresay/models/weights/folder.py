@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foresay.errors import ModelError, UnsupportedModel
+from foresay.models.weights.hashes import readable
 from foresay.models.weights.safetensors import SafeTensor, read_tensors
 
 __all__ = ["ExpectedTensors", "check", "config_of", "tensors_of"]
@@ -140,9 +141,8 @@ def _index(folder: Path) -> dict[str, str]:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
+        with readable(path):
+            found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"'{path}' is no JSON: {error}") from error
     if not isinstance(found, dict):

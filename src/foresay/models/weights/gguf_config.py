@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay.errors import ModelError, UnsupportedModel
-from foresay.models.weights.gguf_header import Header, Tensor
-from foresay.models.weights.gguf_types import GgmlType
+from foresay.models.weights.gguf_header import GgmlType, Header, Tensor
 from foresay.models.weights.gguf_values import tensor_bytes
 from foresay.models.weights.rope import frequencies
 from foresay.models.weights.settings import Settings

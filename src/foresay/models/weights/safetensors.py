@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay.errors import ModelError, UnsupportedModel
+from foresay.models.weights.hashes import readable
 
 __all__ = ["SafeTensor", "read_tensors"]
 
@@ -66,12 +67,9 @@ class SafeTensor:
 
         Raises: ModelError naming the tensor if the file has become shorter, or cannot be read.
         """
-        try:
-            with open(self.file, "rb") as opened:
-                opened.seek(self.start + first * dtype.itemsize)
-                found = np.fromfile(opened, dtype, count)
-        except OSError as error:
-            raise ModelError(f"'{self.file}' cannot be read: {error.strerror or error}") from error
+        with readable(self.file), open(self.file, "rb") as opened:
+            opened.seek(self.start + first * dtype.itemsize)
+            found = np.fromfile(opened, dtype, count)
         if len(found) != count:
             raise ModelError(f"'{self.file}' became shorter: it ends inside '{self.name}'")
         return found
@@ -87,18 +85,15 @@ def read_tensors(path: Path) -> dict[str, SafeTensor]:
     def damaged(why: str) -> ModelError:
         return ModelError(f"'{path}' is damaged or was not downloaded to its end: {why}")
 
-    try:
-        with open(path, "rb") as file:
-            size = path.stat().st_size
-            first = file.read(8)
-            if len(first) < 8:
-                raise damaged(f"it has {len(first)} bytes")
-            length: int = struct.unpack("<Q", first)[0]
-            if length > min(size - 8, _HEADER_LIMIT):
-                raise damaged(f"its header should have {length} bytes, but the file has {size}")
-            raw = file.read(length)
-    except OSError as error:
-        raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    with readable(path), open(path, "rb") as file:
+        size = path.stat().st_size
+        first = file.read(8)
+        if len(first) < 8:
+            raise damaged(f"it has {len(first)} bytes")
+        length: int = struct.unpack("<Q", first)[0]
+        if length > min(size - 8, _HEADER_LIMIT):
+            raise damaged(f"its header should have {length} bytes, but the file has {size}")
+        raw = file.read(length)
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -20,6 +20,7 @@ from foresay.models.weights.folder import check
 from foresay.models.weights.gguf_config import Plan, StoredTensor, plan, rope_bytes
 from foresay.models.weights.gguf_header import Header, read_header
 from foresay.models.weights.gguf_values import not_installed, tensor_bytes
+from foresay.models.weights.hashes import readable
 
 if TYPE_CHECKING:
     from foresay.models.weights.gguf_tokenizer import Words
@@ -72,8 +73,6 @@ def in_gguf(file: Path, cache: Path, progress: Progress = silent) -> StoredModel
 
     Raises: ModelError, UnsupportedModel naming what is damaged or unknown.
     """
-    if file.suffix != ".gguf":
-        raise ModelError(f"'{file}' is a file, but no .gguf; give the folder that it is in")
     header = read_header(file)
     made = plan(header, file)
     mark = _mark_of(header, file)
@@ -148,11 +147,8 @@ def in_folder(folder: Path) -> StoredModel:
 
 def _mark_of(header: Header, file: Path) -> str:
     """A hash of all that the config and the tokenizer follow from."""
-    try:
-        with open(file, "rb") as opened:
-            mark = hashlib.sha256(opened.read(header.end))
-    except OSError as error:
-        raise ModelError(f"'{file}' cannot be read: {error.strerror or error}") from error
+    with readable(file), open(file, "rb") as opened:
+        mark = hashlib.sha256(opened.read(header.end))
     mark.update(rope_bytes(header, file))
     mark.update(f"\0{header.file_size}".encode())
     return mark.hexdigest()

@@ -1,6 +1,4 @@
-"""A tokenizer that is nothing but its tokenizer.json, used without transformers, which takes
-seconds to import.
-"""
+"""The two readers of tokenizers that `foresay.models.tokenizer.Tokenizer` uses."""
 
 from __future__ import annotations
 
@@ -17,14 +15,15 @@ from foresay.errors import ModelError
 if TYPE_CHECKING:
     from foresay.models.chat_template import ChatTemplate
 
-__all__ = ["FileTokenizer"]
+__all__ = ["NAMED", "FileTokenizer", "TransformersTokenizer"]
+
+NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""The special tokens that models have."""
 
 _CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # Those for which transformers takes the class that the folder names.
 _MODEL_TYPES = ("llama", "qwen3", "gemma", "gemma2", "gemma3_text")
-_NAMES = (
-    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
-)
+_NAMES = (*NAMED, "sep_token", "cls_token", "mask_token")
 # Keys that change neither tokens nor texts here.
 _IDLE = {
     *("tokenizer_class", "backend", "clean_up_tokenization_spaces", "model_max_length"),
@@ -35,7 +34,9 @@ _OTHERS = ("special_tokens_map.json", "added_tokens.json", "additional_chat_temp
 
 
 class FileTokenizer:
-    """See `foresay.models.tokenizer.Tokenizer`, which uses it. `of` makes one."""
+    """A tokenizer that is nothing but its tokenizer.json, used without transformers, which takes
+    seconds to import. `of` makes one.
+    """
 
     kind = "TokenizersBackend"
     """What transformers calls it."""
@@ -117,6 +118,52 @@ class FileTokenizer:
     def piece(self, token: int) -> str | None:
         piece: str | None = self._inner.id_to_token(token)
         return piece
+
+
+class TransformersTokenizer:
+    """A tokenizer as transformers makes it, for all that is more than a tokenizer.json.
+
+    Raises: what transformers raises, when constructed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer  # takes seconds
+
+        self._inner: Any = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+        self.kind = type(self._inner).__name__
+        named = {name: getattr(self._inner, name, None) for name in NAMED}
+        self.special = {name: str(value) for name, value in named.items() if value is not None}
+        template = self._inner.chat_template
+        # Some models have several templates, by name: none of them is *the* template.
+        self.template = template if isinstance(template, str) else None
+        self.chats = bool(template)
+        self.end: int | None = self._inner.eos_token_id
+
+    def added(self) -> list[tuple[int, str, bool]]:
+        found = self._inner.added_tokens_decoder
+        return [(number, token.content, token.special) for number, token in found.items()]
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        ids: list[int] = self._inner(text, add_special_tokens=special)["input_ids"]
+        return ids
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return str(
+            self._inner.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        )
+
+    def decode(self, tokens: list[int], *, special: bool) -> str:
+        return str(
+            self._inner.decode(
+                tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def piece(self, token: int) -> str | None:
+        piece = self._inner.convert_ids_to_tokens(token)
+        return piece if isinstance(piece, str) else None
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -19,8 +19,8 @@ from foresay.errors import InputError
 from foresay.serve.admission import OPEN
 from foresay.serve.keys import OPERATOR, Keys, read_keys
 from foresay.serve.metrics import measured, memory_of
-from serve.running import Running, running, tiny_llm, wait_for
-from tiny import CONTEXT, one_thread
+from serve.running import Running, bearer, served, wait_for
+from tiny import CONTEXT
 
 KEY, OTHER, WATCH = "a-good-key-of-one", "another-good-key", "the-operators-key"
 
@@ -36,7 +36,7 @@ UPGRADE = {
 @pytest.fixture(scope="module")
 def guarded(folder: Path) -> Iterator[Running]:
     keys = Keys.of([(KEY, "one"), (OTHER, "two"), (WATCH, OPERATOR)])
-    with one_thread(), running(*tiny_llm(folder, 3), keys=keys) as found:
+    with served(folder, 3, keys=keys) as found:
         yield found
 
 
@@ -211,7 +211,7 @@ def test_a_page_and_its_files(
     (tmp_path / "page" / "a.js").write_text("1")
     (tmp_path / "secret").write_text("not for you")
     monkeypatch.setattr("foresay.serve.app.PAGE", tmp_path / "page")
-    with one_thread(), running(*tiny_llm(folder)) as server:
+    with served(folder) as server:
         page = server.http.get("/")
         assert page.headers["content-type"].startswith("text/html") and "a.js" in page.text
         assert "script-src 'self'" in page.headers["content-security-policy"]
@@ -285,10 +285,7 @@ def test_the_description_names_every_route(server: Running) -> None:
 
 
 def test_numbers_of_all_tenants_are_for_the_operator(guarded: Running) -> None:
-    answers = {
-        key: guarded.http.get("/metrics", headers={"authorization": f"Bearer {key}"})
-        for key in (KEY, WATCH)
-    }
+    answers = {key: guarded.http.get("/metrics", headers=bearer(key)) for key in (KEY, WATCH)}
     assert answers[KEY].status_code == 403
     assert "'operator': name one in the file of --keys" in answers[KEY].text
     assert answers[WATCH].status_code == 200

@@ -50,15 +50,19 @@ class Running:
         """The status of a request with this key."""
         return self.http.get("/v1/models", headers=bearer(key), timeout=5).status_code
 
-    def number(self, name: str, **labels: str) -> float:
-        """The sum of what /metrics tells under this name, with these labels at least."""
+    def numbers(self, name: str, **labels: str) -> list[float]:
+        """What /metrics tells under this name, with these labels at least."""
         text = self.http.get("/metrics", timeout=3).text
-        return sum(
+        return [
             sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        ]
+
+    def number(self, name: str, **labels: str) -> float:
+        """Their sum."""
+        return sum(self.numbers(name, **labels))
 
     def good(self, path: str, **body: Any) -> Any:
         response = self.post(path, body)

@@ -225,27 +225,22 @@ def test_a_page_and_its_files(
 def test_metrics(server: Running) -> None:
     server.good("/v1/completions", prompt="ab" * 30, temperature=0, max_tokens=40)
     server.good("/v1/completions", prompt="ab" * 30, temperature=0, max_tokens=40)
-    text = server.http.get("/metrics").text
-    values = {
-        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
-        for line in text.splitlines()
-        if not line.startswith("#")
-    }
     drafts, drafted, accepted = (
-        values[f'vllm:spec_decode_{name}_total{{engine="0",model_name="tiny"}}']
-        for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+        server.number(f"vllm:spec_decode_num_{name}_total", engine="0", model_name="tiny")
+        for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     assert 0 < drafts <= drafted and 0 < accepted <= drafted
-    depths = [
-        value for name, value in values.items() if "num_accepted_tokens_per_pos_total" in name
-    ]
+    depths = server.numbers("vllm:spec_decode_num_accepted_tokens_per_pos_total")
     assert sum(depths) == accepted and depths == sorted(depths, reverse=True)
+    text = server.http.get("/metrics").text
     assert "_created" not in text  # vLLM's own client would add the times up
-    assert values['foresay_running{model_name="tiny"}'] == 0
-    assert values['foresay_suffix_cache_bytes{model_name="tiny"}'] > 0
-    count = values['foresay_accept_length_count{model_name="tiny"}']
-    tokens = values['vllm:generation_tokens_total{engine="0",model_name="tiny"}']
-    assert values['foresay_accept_length_sum{model_name="tiny"}'] == tokens == count + accepted
+    assert 'foresay_running{model_name="tiny"} 0.0\n' in text
+    assert server.number("foresay_suffix_cache_bytes", model_name="tiny") > 0
+    count, tokens = (
+        server.number(name)
+        for name in ("foresay_accept_length_count", "vllm:generation_tokens_total")
+    )
+    assert server.number("foresay_accept_length_sum") == tokens == count + accepted
 
 
 def test_what_a_drafter_cannot_tell_is_not_told(server: Running) -> None:

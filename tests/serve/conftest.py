@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from foresay.engine.llm import LLM
-from serve.running import MEMORY, Running, running, tiny_llm
-from tiny import one_thread, save_model
+from serve.running import MEMORY, Running, served
+from tiny import save_model
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def plain(folder: Path) -> LLM:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    with one_thread(), running(*tiny_llm(folder)) as found:
+    with served(folder) as found:
         yield found
 
 

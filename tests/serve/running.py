@@ -7,18 +7,20 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from foresay.engine.llm import LLM
 from foresay.serve.address import Address
 from foresay.serve.server import Server
 from foresay.serve.start import ServeSettings, tenant_drafter
+from tiny import one_thread
 
 MEMORY = 1 << 25
 
@@ -43,6 +45,24 @@ class Running:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         every = {"content-type": "application/json", **headers}
         return self.http.post(path, content=content, headers=every)
+
+    def lets_in(self, key: str) -> int:
+        """The status of a request with this key."""
+        return self.http.get("/v1/models", headers=bearer(key), timeout=5).status_code
+
+    def numbers(self, name: str, **labels: str) -> list[float]:
+        """What /metrics tells under this name, with these labels at least."""
+        text = self.http.get("/metrics", timeout=3).text
+        return [
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+
+    def number(self, name: str, **labels: str) -> float:
+        """Their sum."""
+        return sum(self.numbers(name, **labels))
 
     def good(self, path: str, **body: Any) -> Any:
         response = self.post(path, body)
@@ -87,6 +107,10 @@ class Running:
         wait_for(lambda: self.server._routes.driver.under_way == 0, seconds)
         self.llm.engine.check_integrity()
         assert not self.llm.engine.busy
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
 
 
 def raw_request(
@@ -138,3 +162,17 @@ def running(llm: LLM, drafter: Any, key: str | None = None, **settings: Any) -> 
                 found["loop"].call_soon_threadsafe(found["server"].drain)
         thread.join(20)
         assert not thread.is_alive()
+
+
+@contextmanager
+def served(
+    folder: Path,
+    tenants: int = 1,
+    key: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Iterator[Running]:
+    """The same for a tiny model, whose `options` are those of `LLM`, in one thread."""
+    made = tiny_llm(folder, tenants, **(options or {}))
+    with one_thread(), running(*made, key, **settings) as found:
+        yield found

@@ -11,8 +11,8 @@ import torch
 from foresay.engine.llm import LLM
 from foresay.engine.plain import logits_of
 from foresay.sampling.params import SamplingParams
-from serve.running import Running, running, tiny_llm
-from tiny import CONTEXT, one_thread
+from serve.running import Running, served
+from tiny import CONTEXT
 
 PROMPT = "one two three one two three one"
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 5, "max_tokens": 24}
@@ -81,7 +81,7 @@ def test_a_chat(server: Running, plain: LLM) -> None:
 def test_a_chat_without_a_limit_has_all_the_room(folder: Path, plain: LLM) -> None:
     asked: Any = {"messages": [{"role": "user", "content": "Hello, hello"}], "temperature": 0}
     letters = [*"aeiou stn"]
-    with one_thread(), running(*tiny_llm(folder, memory=1 << 17)) as small:
+    with served(folder, options={"memory": 1 << 17}) as small:
         stopped = small.good("/v1/chat/completions", stop=letters, **asked)
         full = small.good("/v1/chat/completions", ignore_eos=True, **asked)
         (model,) = small.http.get("/v1/models").json()["data"]

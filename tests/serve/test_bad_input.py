@@ -24,8 +24,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from serve.running import Running, running, tiny_llm
-from tiny import one_thread
+from serve.running import Running, served
 
 SAID = [{"role": "user", "content": "a"}]
 CASES = int(os.environ.get("FORESAY_CASES", "160"))
@@ -49,8 +48,7 @@ STRANGE: list[Any] = [
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
     """With a small context, so that answers without a limit are short."""
-    memory = 1 << 17
-    with one_thread(), running(*tiny_llm(folder, memory=memory)) as found:
+    with served(folder, options={"memory": 1 << 17}) as found:
         yield found
 
 

@@ -1,8 +1,12 @@
-"""docs/server.md lists the routes and fields that there are, and the tree of errors all errors."""
+"""docs/server.md lists the routes and fields that there are, the tree of errors all errors; what is
+public in the server has a docstring, a help text loads no server, and the command line and the page
+call a source by one name: that of one table."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import json
 import pkgutil
 import re
 from collections.abc import Iterator
@@ -10,16 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 import foresay
 import foresay.errors
 import foresay.serve
+import forks
+from foresay.cli.sources import MARKS, legend_line, print_legend
+from foresay.drafter import SOURCE_NAMES, Source
+from foresay.serve.app import PAGE
 from foresay.serve.parse import ELSEWHERE, UNSUPPORTED
 from foresay.serve.schema import Chat, Completion, Detokenize, Sampling
 from foresay.serve.schema import Tokenize as Tokenizing
 from serve.running import Running
 
 TEXT = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
+NAMES = sorted(path.stem for path in Path(foresay.serve.__path__[0]).glob("[a-z]*.py"))
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 BODIES: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "a", "max_tokens": 1},
@@ -100,3 +110,60 @@ def test_the_tree_of_errors_has_them_all() -> None:
     ours = {kind.__name__ for kind in every if kind.__module__.startswith("foresay.")}
     public = {name for name in ours if not name.startswith("_")}
     assert public == {*re.findall(r"[├└]── (\w+)", foresay.errors.__doc__ or "")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_public_is_documented(name: str) -> None:
+    module = importlib.import_module(f"foresay.serve.{name}")
+    for public, thing in vars(module).items():
+        if public.startswith("_") or getattr(thing, "__module__", "") != module.__name__:
+            continue
+        listed = [(public, thing)]
+        if inspect.isclass(thing):
+            methods = inspect.getmembers(thing, inspect.isfunction)
+            own = [(n, m) for n, m in methods if m.__module__ == module.__name__]
+            listed += [(f"{public}.{n}", m) for n, m in own if not n.startswith("_")]
+        for called, one in listed:
+            assert inspect.getdoc(one), f"{name}.{called}"
+
+
+def test_the_room_lists_its_files() -> None:
+    about = foresay.serve.__doc__ or ""
+    assert all(f"\n{name} " in about for name in NAMES)
+
+
+def test_a_help_text_loads_no_server() -> None:
+    code = "import sys, foresay.cli, foresay.serve; print(*sys.modules)"
+    done = forks.run("-c", code, server=forks.LIGHT)
+    assert done.returncode == 0
+    assert not {"starlette", "uvicorn", "msgspec", "torch"} & set(done.stdout.split())
+
+
+def test_every_source_has_a_name_and_marks() -> None:
+    assert set(SOURCE_NAMES) == set(MARKS) == set(Source)
+    assert len({told.name for told in SOURCE_NAMES.values()}) == len(Source)
+    style = (PAGE / "page.css").read_text()
+    assert [s for s in Source if s and f"\n.{s.value} {{ --of:" not in style] == []
+
+
+def test_the_page_has_the_names_of_the_table(server: Running) -> None:
+    answer = server.http.get("/page/sources.js")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert answer.headers["cache-control"] == "no-cache"
+    text = answer.text.removeprefix("export const SOURCES = ").removesuffix(";\n")
+    names = {source or "model": told._asdict() for source, told in SOURCE_NAMES.items()}
+    assert json.loads(text) == names and list(json.loads(text)) == list(names)
+    for file in ("chat.js", "page.js"):
+        script = (PAGE / file).read_text()
+        assert 'import { SOURCES } from "/page/sources.js"' in script
+
+
+def test_the_command_line_has_the_names_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    line = legend_line(list(Source))
+    names = [told.name for source, told in SOURCE_NAMES.items() if source != Source.MODEL]
+    assert line is not None and line.plain == f"drafted from: {', '.join(names)}"
+    print_legend(dict.fromkeys(Source, 1))
+    shown = capsys.readouterr().out.splitlines()
+    for row, (name, about) in zip(shown, SOURCE_NAMES.values(), strict=True):
+        assert f"{name}: {about} " in row

@@ -17,16 +17,10 @@ from foresay.errors import InputError
 from foresay.serve.keys import Keys, read_keys
 from foresay.serve.limits import Limits
 from foresay.serve.start import ServeSettings
-from serve.running import Running, running, tiny_llm
-from tiny import one_thread
+from serve.running import Running, bearer, served
 
 ONE, TWO, THREE = "the-key-of-one", "the-key-of-two", "the-key-of-three"
 OWN, OTHER = "https://chat.example.org", "https://elsewhere.example.org"
-
-
-def models(server: Running, key: str) -> int:
-    headers = {"authorization": f"Bearer {key}"}
-    return server.http.get("/v1/models", headers=headers).status_code
 
 
 def reloaded(server: Running) -> None:
@@ -46,60 +40,59 @@ def test_keys_are_read_again(
     file.chmod(0o600)
     caplog.set_level(logging.INFO, "foresay.serve")
     options: Any = {"keys": read_keys(file), "reread": lambda: read_keys(file)}
-    limits = Limits(queue=2)
-    llm = tiny_llm(folder, 2, max_running=2)
-    with one_thread(), running(*llm, limits=limits, **options) as server:
-        assert [models(server, key) for key in (ONE, TWO)] == [200, 401]
+    options |= {"options": {"max_running": 2}, "limits": Limits(queue=2)}
+    with served(folder, 2, **options) as server:
+        assert [server.lets_in(key) for key in (ONE, TWO)] == [200, 401]
         body: Any = {"prompt": ["a"] * 3, "max_tokens": 1}
 
         def ask(key: str) -> httpx.Response:
-            return server.post("/v1/completions", body, authorization=f"Bearer {key}")
+            return server.post("/v1/completions", body, **bearer(key))
 
         assert ask(ONE).status_code == 200  # alone it may have all four places
 
         file.write_text(f"one {ONE}\ntwo {TWO}\n")
         reloaded(server)
-        assert [models(server, key) for key in (ONE, TWO)] == [200, 200]
+        assert [server.lets_in(key) for key in (ONE, TWO)] == [200, 200]
         assert "the keys were read again: 2, of 2 tenants" in caplog.text
         assert "memory for the histories of the 1" in caplog.text
         refused = ask(TWO)
         assert refused.status_code == 429 and "one tenant may have 2" in refused.text
-        tokenized = server.post("/tokenize", {"prompt": "a"}, authorization=f"Bearer {TWO}")
+        tokenized = server.post("/tokenize", {"prompt": "a"}, **bearer(TWO))
         assert tokenized.status_code == 200
-        metrics = server.http.get("/metrics", headers={"authorization": f"Bearer {ONE}"})
+        metrics = server.http.get("/metrics", headers=bearer(ONE))
         assert metrics.status_code == 403  # there are several now
 
         file.write_text(f"two {TWO}\nthree\n")
         reloaded(server)  # a broken file changes nothing, and the log says why
-        assert [models(server, key) for key in (ONE, TWO)] == [200, 200]
+        assert [server.lets_in(key) for key in (ONE, TWO)] == [200, 200]
         assert f"the keys stay as they were: line 2 of '{file}' has 1 words" in caplog.text
 
         file.write_text(f"two {TWO}\nthree {THREE}\n")
         reloaded(server)
-        assert [models(server, key) for key in (ONE, TWO, THREE)] == [401, 200, 200]
+        assert [server.lets_in(key) for key in (ONE, TWO, THREE)] == [401, 200, 200]
 
         file.write_text(f"two {TWO}\n")
         reloaded(server)  # what was counted for all is not told to the one that is left
-        metrics = server.http.get("/metrics", headers={"authorization": f"Bearer {TWO}"})
+        metrics = server.http.get("/metrics", headers=bearer(TWO))
         assert metrics.status_code == 403
 
         file.unlink()
         os.mkfifo(file)
         reloaded(server)  # nobody waits for somebody to write into it
-        assert models(server, TWO) == 200 and f"'{file}' is not a regular file" in caplog.text
+        assert server.lets_in(TWO) == 200 and f"'{file}' is not a regular file" in caplog.text
 
 
 def test_who_has_begun_goes_on_when_the_key_is_revoked(folder: Path) -> None:
     found = [Keys.of([(ONE, "one")]), Keys.of([(TWO, "two")])]
     options: Any = {"keys": found[0], "reread": lambda: found[1]}
-    with one_thread(), running(*tiny_llm(folder, 2), ONE, **options) as server:
+    with served(folder, 2, ONE, **options) as server:
         with server.opened(prompt="a", max_tokens=300, ignore_eos=True) as answer:
             lines = answer.iter_lines()
             next(lines)
             reloaded(server)
-            assert models(server, ONE) == 401
+            assert server.lets_in(ONE) == 401
             assert [line for line in lines if line][-1] == "data: [DONE]"
-        assert models(server, TWO) == 200
+        assert server.lets_in(TWO) == 200
 
 
 def test_a_file_that_others_can_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,7 +110,7 @@ def test_a_file_that_others_can_read(tmp_path: Path, caplog: pytest.LogCaptureFi
 @pytest.fixture(scope="module")
 def paged(folder: Path) -> Iterator[Running]:
     keys = Keys.of([(ONE, "one")])
-    with one_thread(), running(*tiny_llm(folder), keys=keys, origins=(OWN,)) as found:
+    with served(folder, keys=keys, origins=(OWN,)) as found:
         yield found
 
 
@@ -138,7 +131,7 @@ def test_a_page_of_a_named_origin_may_ask(paged: Running) -> None:
     assert "POST" in asked.headers["access-control-allow-methods"]
     assert "access-control-allow-credentials" not in asked.headers
     body: Any = {"prompt": "a", "max_tokens": 1}
-    answer = paged.post("/v1/completions", body, origin=OWN, authorization=f"Bearer {ONE}")
+    answer = paged.post("/v1/completions", body, origin=OWN, **bearer(ONE))
     assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == OWN
     assert "x-request-id" in answer.headers["access-control-expose-headers"]
     refused = paged.post("/v1/completions", body, origin=OWN)  # a key is needed all the same
@@ -156,7 +149,7 @@ def test_a_page_of_another_origin_may_not(paged: Running, server: Running) -> No
 
 
 def test_any_origin(folder: Path) -> None:
-    with one_thread(), running(*tiny_llm(folder), origins=("*",)) as server:
+    with served(folder, origins=("*",)) as server:
         for origin in (OWN, OTHER):
             asked = preflight(server, origin)
             assert asked.status_code == 200
@@ -227,9 +220,8 @@ def test_in_a_browser(browser: Any, folder: Path, page: str) -> None:
     """A page of another origin, in Chromium: named it may ask, with a key; not named it may not."""
     keys = Keys.of([(ONE, "one")])
     with (
-        one_thread(),
-        running(*tiny_llm(folder), keys=keys, origins=(page,)) as named,
-        running(*tiny_llm(folder), keys=keys) as closed,
+        served(folder, keys=keys, origins=(page,)) as named,
+        served(folder, keys=keys) as closed,
         browser.new_context() as context,
     ):
         tab = context.new_page()

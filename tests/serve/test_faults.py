@@ -1,4 +1,5 @@
-"""Lost clients, slow readers, failing steps: they harm nobody else, and nothing is left behind."""
+"""Slow and failing steps, many clients, idle connections: they harm nobody else, and nothing is
+left behind. (`test_log` has clients that leave, or do not read.)"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from foresay.serve import server as server_module
 from foresay.serve.limits import Limits
 from foresay.serve.request_state import RequestState
 from foresay.serve.shield import Shield
-from serve.running import Running, raw_request, running, tiny_llm, wait_for
+from serve.running import Running, raw_request, running, served, tiny_llm, wait_for
 from tiny import one_thread
 
 LONG: dict[str, Any] = {"prompt": "ab", "max_tokens": 4000, "ignore_eos": True, "temperature": 1.0}
@@ -30,37 +31,8 @@ LONG: dict[str, Any] = {"prompt": "ab", "max_tokens": 4000, "ignore_eos": True, 
 
 @pytest.fixture(scope="module")
 def frail(folder: Path) -> Iterator[Running]:
-    limits = Limits(stream_pieces=40, ping_seconds=0.05)
-    with one_thread(), running(*tiny_llm(folder), limits=limits) as found:
+    with served(folder, limits=Limits(ping_seconds=0.05)) as found:
         yield found
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_ends_the_answer(frail: Running, stream: bool) -> None:
-    engine = frail.llm.engine
-    client = raw_request(frail, {**LONG, "stream": stream, "n": 2})
-    wait_for(lambda: len(engine.scheduler.running) == 2)
-    if stream:
-        assert b"200 OK" in client.recv(100)
-    client.close()
-    frail.idle(5)
-    running_pages = engine.scheduler.pages.total - engine.scheduler.pages.free
-    assert running_pages == engine.scheduler.prefixes.held
-    frail.good("/v1/completions", prompt="a", max_tokens=1)
-
-
-def test_who_does_not_read_is_cut_off(frail: Running) -> None:
-    wide = {**LONG, "stream": True, "logprobs": 20, "stream_granularity": "token"}
-    client = raw_request(frail, wide, receive=4096)
-    wait_for(lambda: len(frail.llm.engine.scheduler.running) == 1)
-    assert frail.server._routes.driver.under_way == 1
-    frail.idle(60)  # long before 4000 tokens could have been read
-    received = 0
-    while part := client.recv(1 << 16):
-        received += len(part)
-    assert 0 < received < 4 << 20
-    client.close()
-    wait_for(lambda: not frail.server.server_state.tasks)
 
 
 def test_silence_is_filled_with_pings(frail: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +162,7 @@ def test_a_shield_changes_the_packets_and_not_the_text(
 ) -> None:
     body = {"prompt": "ab" * 20, "max_tokens": 40, "temperature": 0, "stream": True}
     (wanted,) = plain.generate("ab" * 20, SamplingParams(max_tokens=40, temperature=0))
-    with one_thread(), running(*tiny_llm(folder), shield=shield) as server:
+    with served(folder, shield=shield) as server:
         told = server.events("/v1/completions", **{**body, "return_token_ids": True})
         client = raw_request(server, body)
         received = b""
@@ -220,15 +192,14 @@ def _chunk_sizes(body: bytes) -> list[int]:
 
 
 def test_what_is_hidden(folder: Path) -> None:
-    with one_thread(), running(*tiny_llm(folder), shield=Shield(hide=True)) as server:
+    with served(folder, shield=Shield(hide=True)) as server:
         error = server.refused("/v1/completions", 403, prompt="a", spec_details=True)
         assert "spec_details" in error["message"]
         assert server.http.get("/v1/spec/stats").status_code == 403
 
 
 def test_who_takes_too_long_to_finish_is_cancelled(folder: Path) -> None:
-    limits = Limits(drain_seconds=0.2)
-    with one_thread(), running(*tiny_llm(folder), limits=limits) as server:
+    with served(folder, limits=Limits(drain_seconds=0.2)) as server:
         with server.opened(**LONG) as answer:
             lines = answer.iter_lines()
             next(lines)
@@ -257,11 +228,7 @@ def lives(client: socket.socket, pause: float = 0.0) -> bool:
 @pytest.mark.parametrize("rest", [b"G", b"GET /live HTTP/1.1\r\nHost: local"])
 def test_connections_that_ask_once_and_then_half_are_closed(folder: Path, rest: bytes) -> None:
     limits = Limits(head_seconds=0.2)
-    with (
-        one_thread(),
-        running(*tiny_llm(folder), limits=limits) as server,
-        server.connected() as client,
-    ):
+    with served(folder, limits=limits) as server, server.connected() as client:
         assert lives(client)
         time.sleep(0.5)  # between two requests it may be idle
         assert lives(client, 0.1)
@@ -289,11 +256,7 @@ def test_strangers_cannot_use_the_connections_up(
 ) -> None:
     """More than twice as many as may be open: the idle ones go, and nobody is sent away."""
     monkeypatch.setattr(server_module, "_SWEEP", 0.05)
-    with (
-        one_thread(),
-        running(*tiny_llm(folder), limits=Limits(connections=2)) as server,
-        ExitStack() as open_ones,
-    ):
+    with served(folder, limits=Limits(connections=2)) as server, ExitStack() as open_ones:
         first = open_ones.enter_context(server.connected())
         assert lives(first)
         time.sleep(0.3)  # until it was seen: who has been idle for the longest goes first
@@ -319,9 +282,7 @@ def test_an_engine_that_hangs_is_seen(folder: Path, monkeypatch: pytest.MonkeyPa
     with one_thread(), running(llm, drafter, limits=Limits(stuck_seconds=0.3)) as server:
 
         def since() -> float:
-            text = server.http.get("/metrics", timeout=3).text
-            (line,) = (x for x in text.splitlines() if x.startswith("foresay_seconds_since_step"))
-            return float(line.rpartition(" ")[2])
+            return server.number("foresay_seconds_since_step")
 
         server.good("/v1/completions", prompt="a", max_tokens=1)
         assert since() == 0 and server.http.get("/health").status_code == 200

@@ -10,58 +10,12 @@ import pytest
 
 from foresay.serve.schema import ChatMessage
 from foresay.serve.validate import messages_of
-from serve.running import Running, running, tiny_llm
-from tiny import CONTEXT, one_thread, save_model
+from serve.running import Running, served
+from tiny import save_model
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 SAID = [{"role": "user", "content": "a"}]
 BODIES: dict[str, dict[str, Any]] = {COMPLETIONS: {"prompt": "a"}, CHAT: {"messages": SAID}}
-
-
-@pytest.mark.parametrize(
-    ("path", "param", "body", "said"),
-    [
-        *(
-            (path, "max_completion_tokens", {"max_completion_tokens": value}, said)
-            for path in BODIES
-            for value, said in (
-                (CONTEXT, f"max_completion_tokens is {CONTEXT}; expected at most {CONTEXT}"),
-                (-1, "max_completion_tokens is -1; expected a whole number from"),
-            )
-        ),
-        (CHAT, "max_tokens", {"max_tokens": 0}, "max_tokens is 0; expected a whole number from 1"),
-        (CHAT, "max_tokens", {"max_tokens": -3, "max_completion_tokens": 5}, "max_tokens is -3"),
-        (
-            CHAT,
-            "top_logprobs",
-            {"logprobs": True, "top_logprobs": -1},
-            "top_logprobs is -1; expected a whole number from 0",
-        ),
-        (COMPLETIONS, "stop_token_ids", {"stop_token_ids": [-1]}, "stop_token_ids is -1"),
-        (COMPLETIONS, "stop_token_ids", {"stop_token_ids": [5] * 17}, "stop_token_ids has 17"),
-        (
-            COMPLETIONS,
-            "min_tokens",
-            {"max_completion_tokens": 4, "min_tokens": 5},
-            "min_tokens is 5; expected a whole number from 0 to max_completion_tokens, 4",
-        ),
-        # Two that are wrong: the sentence and the name belong together.
-        (COMPLETIONS, "temperature", {"top_p": 2, "temperature": -1}, "temperature is -1"),
-        (COMPLETIONS, "top_p", {"top_p": 0}, "top_p is 0"),
-        (
-            COMPLETIONS,
-            "processor_order",
-            {"processor_order": ["top_p"]},
-            "processor_order is ['top_p']; expected temperature, top_k, top_p and min_p, each once",
-        ),
-        (COMPLETIONS, "min_p", {"min_p": 2, "min_tokens": 300, "max_tokens": 400}, "min_p is 2"),
-    ],
-)
-def test_errors_name_what_was_sent(
-    server: Running, path: str, param: str, body: dict[str, Any], said: str
-) -> None:
-    error = server.refused(path, 400, **BODIES[path], **body)
-    assert said in error["message"] and error["param"] == param, error
 
 
 @pytest.mark.parametrize("path", list(BODIES))
@@ -127,7 +81,7 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     known = "{% if messages[0]['role'] == 'developer' %}!{% endif %}"
     known += """{% if messages[0]["role"] == "context" %}!{% endif %}"""
     template.write_text(known + template.read_text())
-    with one_thread(), running(*tiny_llm(folder)) as found:
+    with served(folder) as found:
         yield found
 
 

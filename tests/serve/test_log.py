@@ -1,4 +1,5 @@
-"""A line for each request: who left before the end, how many tokens, how long."""
+"""A line for each request: who left before the end, how many tokens, how long; and nothing is left
+of who has left."""
 
 from __future__ import annotations
 
@@ -10,16 +11,15 @@ from typing import Any
 import pytest
 
 from foresay.serve.limits import Limits
-from serve.running import Running, raw_request, running, tiny_llm, wait_for
-from tiny import one_thread
+from serve.raw import to_the_end
+from serve.running import Running, raw_request, served, wait_for
 
 LONG = {"prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "temperature": 1.0}
 
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    limits = Limits(stream_pieces=40)
-    with one_thread(), running(*tiny_llm(folder), limits=limits) as found:
+    with served(folder, limits=Limits(stream_pieces=40)) as found:
         yield found
 
 
@@ -37,12 +37,6 @@ class Lines:
     def last(self, count: int = 1) -> tuple[str, dict[str, Any]]:
         wait_for(lambda: len(self.of()) >= count)
         return self.of()[-1]
-
-
-def refused_499(server: Running) -> float:
-    text = server.http.get("/metrics").text
-    name = 'foresay_refused_total{model_name="tiny",status="499"}'
-    return sum(float(x.split()[-1]) for x in text.splitlines() if x.startswith(name))
 
 
 @pytest.mark.parametrize("body", [{"n": 2}, {"prompt": ["a", "bcd"]}, {"echo": True}])
@@ -71,35 +65,41 @@ def test_no_token_was_asked_for(server: Running, caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_left(
+def test_who_leaves_ends_the_answer(
     server: Running, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
-    lines, before = Lines(caplog), refused_499(server)
-    with raw_request(server, {**LONG, "stream": stream}) as client:
+    def gone() -> float:
+        return server.number("foresay_refused_total", status="499")
+
+    lines, before, scheduler = Lines(caplog), gone(), server.llm.engine.scheduler
+    with raw_request(server, {**LONG, "stream": stream, "n": 2}) as client:
         # More than are asserted: those of the last step may not have been told yet.
-        wait_for(
-            lambda: any(r.stats.tokens > 29 for r in list(server.llm.engine.scheduler.running))
-        )
+        wait_for(lambda: [r.stats.tokens > 29 for r in list(scheduler.running)] == [True] * 2)
         if stream:
             assert b"200 OK" in client.recv(100)
     line, facts = lines.last()
     assert facts["status"] == 499 and facts["lost"] == "client left"
     assert " 499 " in line and " client left " in line
     assert facts["prompt_tokens"] == len("abc")
-    assert 9 < facts["completion_tokens"] < 4000
-    assert refused_499(server) == before + 1
-    server.idle()
+    assert 18 < facts["completion_tokens"] < 8000
+    assert gone() == before + 1
+    server.idle(5)
+    assert scheduler.pages.total - scheduler.pages.free == scheduler.prefixes.held
+    server.good("/v1/completions", prompt="a", max_tokens=1)
 
 
-def test_a_client_that_did_not_read(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_does_not_read_is_cut_off(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     lines = Lines(caplog)
     wide = {**LONG, "stream": True, "logprobs": 20, "stream_granularity": "token"}
-    with raw_request(server, wide, receive=4096):
-        wait_for(lambda: bool(lines.of()), 60)
+    with raw_request(server, wide, receive=4096) as client:
+        wait_for(lambda: len(server.llm.engine.scheduler.running) == 1)
+        assert server.server._routes.driver.under_way == 1
+        server.idle(60)  # long before 4000 tokens could have been read
         line, facts = lines.last()
         assert facts["status"] == 499 and " client too slow " in line, line
         assert 40 <= facts["completion_tokens"] < 4000, line
-    server.idle()
+        assert 0 < len(to_the_end(client)) < 4 << 20
+    wait_for(lambda: not server.server.server_state.tasks)
 
 
 def test_a_client_that_left_before_its_body_had_come(

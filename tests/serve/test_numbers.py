@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serve.running import Running, raw_request, running, tiny_llm, wait_for
-from tiny import one_thread
+from serve.running import Running, raw_request, served, wait_for
 
 BOTH = {"model_name", "engine"}
 FIRST = (
@@ -62,7 +61,7 @@ Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
     """Two answers at a time, and memory for little more than one long one."""
-    with one_thread(), running(*tiny_llm(folder, max_running=2, memory=1 << 16)) as found:
+    with served(folder, options={"max_running": 2, "memory": 1 << 16}) as found:
         yield found
 
 

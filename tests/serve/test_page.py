@@ -20,8 +20,8 @@ from foresay.serve.keys import Keys
 from foresay.serve.shield import Shield
 from foresay.serve.start import tenant_drafter
 from real import default_llm
-from serve.running import Running, running, tiny_llm
-from tiny import one_thread, save_model
+from serve.running import Running, running, served
+from tiny import save_model
 
 QUESTION = "one two three one two three one"
 SOURCES = {"model", "own", "group", "history", "corpus", "usual"}
@@ -244,7 +244,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             embed[letter] = torch.eye(embed.shape[1])[at]
             head[letters[(at + 1) % 8], at] = 1
     model.save_pretrained(folder)
-    with one_thread(), running(*tiny_llm(folder, policy="none")) as found:
+    with served(folder, options={"policy": "none"}) as found:
         yield found
 
 
@@ -283,8 +283,8 @@ def test_stop(browser: Browser, scripted: Running) -> None:
 
 
 def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
-    hiding = running(*tiny_llm(folder), shield=Shield(pad=256, hide=True))
-    with one_thread(), hiding as server, opened(browser, server) as seen:
+    hiding = served(folder, shield=Shield(pad=256, hide=True))
+    with hiding as server, opened(browser, server) as seen:
         sentence = server.http.get("/v1/spec/stats").json()["error"]["message"]
         expect(seen.page.locator("#hidden")).to_contain_text(sentence)
         expect(seen.page.locator("#numbers, #legend").first).to_be_hidden()
@@ -300,7 +300,7 @@ def test_with_a_key_and_coalesced(browser: Browser, folder: Path) -> None:
     """As a browser logs in; and several steps in one chunk count as several."""
     key = "a-good-key-of-one"
     options: Any = {"keys": Keys.of([(key, "one")]), "shield": Shield(coalesce=16)}
-    with one_thread(), running(*tiny_llm(folder), key, **options) as server:
+    with served(folder, key=key, **options) as server:
         login: Any = {"username": "anybody", "password": key}
         with opened(browser, server, http_credentials=login) as seen:
             seen.ask(QUESTION)

@@ -19,8 +19,8 @@ from foresay.errors import InputError
 from foresay.serve.admission import OPEN
 from foresay.serve.keys import OPERATOR, Keys, read_keys
 from foresay.serve.metrics import measured, memory_of
-from serve.running import Running, running, tiny_llm, wait_for
-from tiny import CONTEXT, one_thread
+from serve.running import Running, bearer, served, wait_for
+from tiny import CONTEXT
 
 KEY, OTHER, WATCH = "a-good-key-of-one", "another-good-key", "the-operators-key"
 
@@ -36,7 +36,7 @@ UPGRADE = {
 @pytest.fixture(scope="module")
 def guarded(folder: Path) -> Iterator[Running]:
     keys = Keys.of([(KEY, "one"), (OTHER, "two"), (WATCH, OPERATOR)])
-    with one_thread(), running(*tiny_llm(folder, 3), keys=keys) as found:
+    with served(folder, 3, keys=keys) as found:
         yield found
 
 
@@ -211,7 +211,7 @@ def test_a_page_and_its_files(
     (tmp_path / "page" / "a.js").write_text("1")
     (tmp_path / "secret").write_text("not for you")
     monkeypatch.setattr("foresay.serve.app.PAGE", tmp_path / "page")
-    with one_thread(), running(*tiny_llm(folder)) as server:
+    with served(folder) as server:
         page = server.http.get("/")
         assert page.headers["content-type"].startswith("text/html") and "a.js" in page.text
         assert "script-src 'self'" in page.headers["content-security-policy"]
@@ -225,27 +225,22 @@ def test_a_page_and_its_files(
 def test_metrics(server: Running) -> None:
     server.good("/v1/completions", prompt="ab" * 30, temperature=0, max_tokens=40)
     server.good("/v1/completions", prompt="ab" * 30, temperature=0, max_tokens=40)
-    text = server.http.get("/metrics").text
-    values = {
-        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
-        for line in text.splitlines()
-        if not line.startswith("#")
-    }
     drafts, drafted, accepted = (
-        values[f'vllm:spec_decode_{name}_total{{engine="0",model_name="tiny"}}']
-        for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+        server.number(f"vllm:spec_decode_num_{name}_total", engine="0", model_name="tiny")
+        for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     assert 0 < drafts <= drafted and 0 < accepted <= drafted
-    depths = [
-        value for name, value in values.items() if "num_accepted_tokens_per_pos_total" in name
-    ]
+    depths = server.numbers("vllm:spec_decode_num_accepted_tokens_per_pos_total")
     assert sum(depths) == accepted and depths == sorted(depths, reverse=True)
+    text = server.http.get("/metrics").text
     assert "_created" not in text  # vLLM's own client would add the times up
-    assert values['foresay_running{model_name="tiny"}'] == 0
-    assert values['foresay_suffix_cache_bytes{model_name="tiny"}'] > 0
-    count = values['foresay_accept_length_count{model_name="tiny"}']
-    tokens = values['vllm:generation_tokens_total{engine="0",model_name="tiny"}']
-    assert values['foresay_accept_length_sum{model_name="tiny"}'] == tokens == count + accepted
+    assert 'foresay_running{model_name="tiny"} 0.0\n' in text
+    assert server.number("foresay_suffix_cache_bytes", model_name="tiny") > 0
+    count, tokens = (
+        server.number(name)
+        for name in ("foresay_accept_length_count", "vllm:generation_tokens_total")
+    )
+    assert server.number("foresay_accept_length_sum") == tokens == count + accepted
 
 
 def test_what_a_drafter_cannot_tell_is_not_told(server: Running) -> None:
@@ -285,10 +280,7 @@ def test_the_description_names_every_route(server: Running) -> None:
 
 
 def test_numbers_of_all_tenants_are_for_the_operator(guarded: Running) -> None:
-    answers = {
-        key: guarded.http.get("/metrics", headers={"authorization": f"Bearer {key}"})
-        for key in (KEY, WATCH)
-    }
+    answers = {key: guarded.http.get("/metrics", headers=bearer(key)) for key in (KEY, WATCH)}
     assert answers[KEY].status_code == 403
     assert "'operator': name one in the file of --keys" in answers[KEY].text
     assert answers[WATCH].status_code == 200

@@ -1,4 +1,5 @@
-"""Tenants share nothing: not a draft, not a prefix, not a number."""
+"""Tenants share nothing: not a draft, not a prefix, not a number; with every drafter that the
+server can have."""
 
 from __future__ import annotations
 
@@ -13,24 +14,26 @@ import numpy as np
 import pytest
 
 from foresay import Verdict
+from foresay.cli.serve import _drafter
+from foresay.drafters.lineup import make_drafter
+from foresay.drafters.merge import MergeDrafter
+from foresay.drafters.ngram import NgramDrafter
+from foresay.engine.llm import LLM
 from foresay.engine.request import PHASES
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
-from foresay.serve.start import tenant_drafter
-from serve.running import Running, running, tiny_llm, wait_for
+from foresay.serve.start import tenant_drafter, tenant_room
+from serve.running import MEMORY, Running, bearer, running, served, wait_for
 from tiny import one_thread
 
 ONE, TWO, WATCH = "the-key-of-one", "the-key-of-two", "the-key-of-the-operator"
+BYTES = 1 << 20
 
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[Running]:
     keys = Keys.of([(ONE, "one"), (TWO, "two")])
-    limits = Limits(tenant_answers=4)
-    with (
-        one_thread(),
-        running(*tiny_llm(folder, 2), key=ONE, keys=keys, limits=limits) as found,
-    ):
+    with served(folder, 2, ONE, keys=keys, limits=Limits(tenant_answers=4)) as found:
         yield found
 
 
@@ -43,7 +46,7 @@ def ask(server: Running, key: str, seed: int = 1) -> dict[str, Any]:
         "spec_details": True,
         "return_token_ids": True,
     }
-    answer = server.post("/v1/completions", body, authorization=f"Bearer {key}")
+    answer = server.post("/v1/completions", body, **bearer(key))
     assert answer.status_code == 200
     whole: dict[str, Any] = answer.json()
     return whole
@@ -75,8 +78,7 @@ def test_what_one_computed_is_not_taken_over_by_two(server: Running) -> None:
 def test_what_one_did_is_not_told_to_two(server: Running) -> None:
     ask(server, ONE)
     stats = {
-        key: server.http.get("/v1/spec/stats", headers={"authorization": f"Bearer {key}"}).json()
-        for key in (ONE, TWO)
+        key: server.http.get("/v1/spec/stats", headers=bearer(key)).json() for key in (ONE, TWO)
     }
     assert stats[ONE]["totals"]["tokens"] > 0 and stats[ONE]["timeline"]
     assert stats[TWO]["totals"]["tokens"] == 0 and stats[TWO]["timeline"] == []
@@ -96,8 +98,8 @@ def test_by_default_tenants_share_the_places_and_the_operator_takes_none(
 ) -> None:
     """Four places: a tenant beside the operator has them all, beside another tenant half."""
     keys, limits = Keys.of([(ONE, "one"), *others]), Limits(queue=2)
-    llm = tiny_llm(folder, 2, max_running=2)
-    with one_thread(), running(*llm, key=ONE, keys=keys, limits=limits) as server:
+    options = {"max_running": 2}
+    with served(folder, 2, ONE, options, keys=keys, limits=limits) as server:
         asked: Any = {"prompt": ["a"] * 3, "max_tokens": 1}
         if others[0][1] == "operator":
             server.good("/v1/completions", **asked)
@@ -106,32 +108,25 @@ def test_by_default_tenants_share_the_places_and_the_operator_takes_none(
         assert "one tenant may have 2 under way" in error["message"]
 
 
-def models(server: Running, key: str) -> int:
-    headers = {"authorization": f"Bearer {key}"}
-    return server.http.get("/v1/models", headers=headers, timeout=5).status_code
-
-
 def test_one_tenant_cannot_hold_all_open_requests(folder: Path) -> None:
     keys = Keys.of([(ONE, "one"), (TWO, "two"), (WATCH, "operator")])
     head = (
         b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         b"Content-Length: 9\r\nAuthorization: Bearer " + ONE.encode() + b"\r\n\r\n"
     )
-    limits = Limits(connections=6)
-    with one_thread(), running(*tiny_llm(folder, 2), keys=keys, limits=limits) as server:
+    with served(folder, 2, keys=keys, limits=Limits(connections=6)) as server:
         admission: Any = server.server.config.app
         slow = [server.connected() for _ in range(3)]
         for client in slow:
             client.sendall(head)
         wait_for(lambda: admission._open == 3)
-        assert models(server, TWO) == models(server, WATCH) == 200
-        assert models(server, ONE) == 429
-        headers = {"authorization": f"Bearer {ONE}"}
-        refused = server.http.get("/v1/models", headers=headers)
+        assert server.lets_in(TWO) == server.lets_in(WATCH) == 200
+        assert server.lets_in(ONE) == 429
+        refused = server.http.get("/v1/models", headers=bearer(ONE))
         assert "3 requests of one tenant are open" in refused.text
         for client in slow:
             client.close()
-        wait_for(lambda: models(server, ONE) == 200)
+        wait_for(lambda: server.lets_in(ONE) == 200)
         wait_for(lambda: set(admission._open_of.values()) == {0})
 
 
@@ -150,8 +145,7 @@ def test_one_tenants_long_texts_leave_a_thread_to_others(
     monkeypatch.setattr(server.llm.tokenizer, "encode", slow)
 
     def tokenize(key: str, text: str) -> int:
-        body, headers = {"prompt": text}, {"authorization": f"Bearer {key}"}
-        return server.post("/tokenize", body, **headers).status_code
+        return server.post("/tokenize", {"prompt": text}, **bearer(key)).status_code
 
     with ThreadPoolExecutor(4) as pool:
         long = [pool.submit(tokenize, ONE, "long") for _ in range(3)]
@@ -171,7 +165,7 @@ def test_the_time_of_a_shared_step_is_divided(server: Running) -> None:
 
     def write(key: str, n: int) -> None:
         body = {"prompt": "q", "n": n, "max_tokens": 400, "ignore_eos": True}
-        answer = server.post("/v1/completions", body, authorization=f"Bearer {key}")
+        answer = server.post("/v1/completions", body, **bearer(key))
         assert answer.status_code == 200
 
     with ThreadPoolExecutor(2) as pool:
@@ -249,3 +243,58 @@ def test_no_token_of_one_tenant_is_ever_in_anothers_draft() -> None:
     seen, found = leaks(int(os.environ.get("FORESAY_DRAFTS", "20000")), lambda t: f"tenant {t}")
     assert seen >= 20000 and found == 0
     assert leaks(2000, lambda t: None)[1] > 500  # without walls most drafts hold one
+
+
+def write(drafter: Any, tenant: str, answers: int) -> None:
+    dice = np.random.default_rng(len(tenant))
+    for _ in range(answers):
+        state = drafter.begin(np.arange(8, dtype=np.int32), tenant=tenant)
+        drafter.observe([state], [Verdict([], dice.integers(0, 1000, 200).tolist())])
+        drafter.finish(state)
+
+
+@pytest.mark.parametrize("name", ["suffix", "sam", "merge"])
+def test_nobody_pushes_anothers_history_out(name: str) -> None:
+    drafter = _drafter(name, None, 3, BYTES)
+    write(drafter, "quiet", 2)
+    kept = drafter.bytes_of("quiet")
+    for tenant in ("loud", "louder"):
+        write(drafter, tenant, 400)
+        assert kept < drafter.bytes_of(tenant) < 2 * BYTES
+    assert drafter.bytes_of("quiet") == kept > 0
+    assert 2 * kept < drafter.bytes_used() < 2 * 3 * BYTES
+    # Without the bounds there is no end to it.
+    free: Any = make_drafter(name, share="all")
+    write(free, "loud", 400)
+    assert free.bytes_of("loud") > 4 * BYTES
+    # With too little room for all, the quiet one loses.
+    narrow: Any = make_drafter(name, share="all", room=tenant_room(1, BYTES))
+    for tenant in ("quiet", "loud", "louder"):
+        write(narrow, tenant, 2 if tenant == "quiet" else 400)
+    assert narrow.bytes_of("quiet") == 0
+
+
+def test_a_merge_tells_what_its_drafters_hold() -> None:
+    merge: Any = make_drafter("merge", share="all")
+    state = merge.begin(np.arange(100, dtype=np.int32), tenant="one")
+    parts: Any = merge.drafters
+    assert [part.bytes_used() > 0 for part in parts] == [True, True]
+    assert merge.bytes_used() == sum(part.bytes_used() for part in parts)
+    assert merge.bytes_of("one") == parts[0].bytes_of("one") > merge.bytes_of("two") == 0
+    merge.finish(state)
+    silent: Any = NgramDrafter()
+    methods = dict.fromkeys(("begin", "propose", "observe", "finish"), lambda *_, **__: None)
+    quiet = type("Quiet", (), {"wants": silent.wants, **methods})()
+    both = MergeDrafter(silent, quiet)
+    both.begin(np.arange(100, dtype=np.int32))
+    assert both.bytes_used() == silent.bytes_used() > both.bytes_of(None) == 0
+    assert both.tokens_held() == 100
+
+
+def test_a_served_merge_tells_its_bytes(folder: Path) -> None:
+    drafter = _drafter("merge", None, 1, BYTES)
+    llm = LLM(folder, drafter, dtype="float32", memory=MEMORY, policy="fixed", with_sources=True)
+    with one_thread(), running(llm, drafter) as server:
+        server.good("/v1/completions", prompt="ab" * 30, temperature=0, max_tokens=20)
+        assert server.number("foresay_suffix_cache_bytes") > 0
+        assert server.http.get("/v1/spec/stats").json()["drafter_bytes"] > 0

@@ -25,8 +25,7 @@ from serve.raw import (
     to_the_end,
     told,
 )
-from serve.running import Running, running, tiny_llm, wait_for
-from tiny import one_thread
+from serve.running import Running, served, wait_for
 
 SECONDS = 0.4  # for a head, and for a body, in these tests
 SLACK = 4.0  # for a machine that does other things, too
@@ -36,7 +35,7 @@ LINGERS = 2.0  # what docs/deploy.md says
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
     limits = Limits(head_seconds=SECONDS, body_seconds=SECONDS, body=4000)
-    with one_thread(), running(*tiny_llm(folder), limits=limits) as found:
+    with served(folder, limits=limits) as found:
         yield found
 
 
@@ -142,7 +141,7 @@ def test_a_large_body_can_be_sent_to_a_server_that_refuses_it(server: Running) -
 
 def test_without_a_key_the_body_is_not_waited_for(folder: Path) -> None:
     keys = Keys.of([("a-good-key-of-one", "one")])
-    with one_thread(), running(*tiny_llm(folder), keys=keys) as server:
+    with served(folder, keys=keys) as server:
         assert told(server, post(LENGTH, body=b"")).startswith(b"HTTP/1.1 401 ")
         whole = told(server, post(LENGTH, b"Connection: close"))
         assert whole.startswith(b"HTTP/1.1 401 ")

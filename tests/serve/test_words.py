@@ -20,7 +20,7 @@ from foresay.sampling.params import SamplingParams
 from foresay.serve.answer import Shape
 from foresay.serve.validate import GenerationRequest
 from foresay.serve.words import Words
-from serve.running import Running, running, tiny_llm
+from serve.running import Running, running, served, tiny_llm
 from tiny import one_thread, save_model
 
 TEXT = "Hello world é a"
@@ -67,7 +67,7 @@ def pieces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def spaced(pieces: Path) -> Iterator[Running]:
-    with one_thread(), running(*tiny_llm(pieces)) as found:
+    with served(pieces) as found:
         yield found
 
 

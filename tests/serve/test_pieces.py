@@ -1,4 +1,5 @@
-"""What a shield holds back, and for how long."""
+"""What waits before it is sent: the engine's thread tells of many pieces a few steps at a time, and
+a shield holds pieces back."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import pytest
 
 from foresay.engine.answers import Chunk
 from foresay.errors import InputError
+from foresay.serve import updates
 from foresay.serve.shield import Shield
 from foresay.serve.stream import AnswerStream
+from foresay.serve.updates import StepUpdate, UpdateBuffer
 
 
 def piece(number: int) -> Chunk:
@@ -84,3 +87,43 @@ def test_no_shield_is_silent_for_longer_than_a_stream_may_be() -> None:
     assert Shield(every=15.0).every == 15.0
     with pytest.raises(InputError, match=r"^--every is 16\.0; expected 0 to 15 seconds$"):
         Shield(every=16.0)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(updates, "perf_counter", made)
+    return made
+
+
+def update_of(count: int) -> StepUpdate:
+    stream = AnswerStream(1, None, None)
+    return StepUpdate([(stream, piece(1))] * count, None, [], {})
+
+
+def test_many_pieces_wait_for_a_moment_and_keep_their_order(clock: Clock) -> None:
+    buffer, steps = UpdateBuffer(), [update_of(20) for _ in range(4)]
+    assert buffer.add(steps[0]) == [steps[0]]
+    clock.now += 0.02
+    assert buffer.add(steps[1]) == []
+    clock.now += 0.03
+    assert buffer.add(steps[2]) == [steps[1], steps[2]]
+    assert buffer.add(steps[3]) == []
+
+
+def test_few_pieces_first_tokens_and_ends_do_not_wait(clock: Clock) -> None:
+    buffer = UpdateBuffer()
+    assert len(buffer.add(update_of(20))) == 1
+    assert len(buffer.add(update_of(2))) == 1
+    assert buffer.add(update_of(20)) == []
+    assert len(buffer.add(update_of(20), first=True)) == 2
+    assert buffer.add(update_of(20)) == []
+    ended = update_of(20)._replace(ended=[None])  # type: ignore[list-item]
+    assert len(buffer.add(ended)) == 2

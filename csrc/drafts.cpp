@@ -13,7 +13,6 @@ std::string shortest(float value) {
     char text[32];
     return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
-std::string named(const char* name, size_t at) { return std::string(name) + "[" + std::to_string(at) + "]"; }
 
 }  // namespace
 
@@ -33,21 +32,19 @@ void DraftTrees::append(const DraftTrees& more) {
 void check_offsets(std::span<const int32_t> offsets, size_t nodes) {
     if (offsets.empty()) throw InputError("offsets is empty; expected one entry more than there are drafts");
     if (offsets.front() != 0 || offsets.back() < 0 || static_cast<size_t>(offsets.back()) != nodes)
-        throw InputError("offsets are from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) + "; expected 0 to " + std::to_string(nodes) +
-                         ", the number of nodes");
+        throw InputError("offsets are from ", offsets.front(), " to ", offsets.back(), "; expected 0 to ", nodes, ", the number of nodes");
     for (size_t i = 1; i < offsets.size(); ++i)
         if (offsets[i] < offsets[i - 1])
-            throw InputError(named("offsets", i) + " is " + std::to_string(offsets[i]) + " after " + std::to_string(offsets[i - 1]) + "; expected offsets that never fall");
+            throw InputError("offsets[", i, "] is ", offsets[i], " after ", offsets[i - 1], "; expected offsets that never fall");
 }
 
 void check_drafts(const Drafts& of) {
     const size_t nodes = of.tokens.size();
-    if (of.parents.size() != nodes)
-        throw InputError("there are " + std::to_string(nodes) + " tokens but " + std::to_string(of.parents.size()) + " parents; expected one each");
+    if (of.parents.size() != nodes) throw InputError("there are ", nodes, " tokens but ", of.parents.size(), " parents; expected one each");
     check_offsets(of.offsets, nodes);
     for (size_t i = 0; i < nodes; ++i)
         if (of.tokens[i] < 0 || of.tokens[i] == INT32_MAX)
-            throw InputError(named("tokens", i) + " is " + std::to_string(of.tokens[i]) + "; expected a token id from 0 to 2147483646");
+            throw InputError("tokens[", i, "] is ", of.tokens[i], "; expected a token id from 0 to 2147483646");
     const auto each = [&](auto&& look) {
         for (size_t b = 0; b + 1 < of.offsets.size(); ++b)
             for (auto begin = static_cast<size_t>(of.offsets[b]), i = begin; i < static_cast<size_t>(of.offsets[b + 1]); ++i) look(begin, i);
@@ -55,17 +52,18 @@ void check_drafts(const Drafts& of) {
     each([&](size_t begin, size_t i) {
         const auto place = static_cast<int64_t>(i - begin);
         if (of.parents[i] < -1 || of.parents[i] >= place)
-            throw InputError(named("parents", i) + " is " + std::to_string(of.parents[i]) + "; expected -1 to " + std::to_string(place - 1) + " for node " +
-                             std::to_string(place) + " of its draft, because parents come before children");
+            throw InputError("parents[", i, "] is ", of.parents[i], "; expected -1 to ", place - 1, " for node ", place,
+                             " of its draft, because parents come before children");
     });
     if (!of.scores) return;
     for (size_t i = 0; i < nodes; ++i)
-        if (!(of.scores[i] >= 0 && of.scores[i] <= 1)) throw InputError(named("scores", i) + " is " + shortest(of.scores[i]) + "; expected a chance from 0 to 1");
+        if (!(of.scores[i] >= 0 && of.scores[i] <= 1))
+            throw InputError("scores[", i, "] is ", shortest(of.scores[i]), "; expected a chance from 0 to 1");
     each([&](size_t begin, size_t i) {
         if (of.parents[i] < 0) return;
         const float above = of.scores[begin + static_cast<size_t>(of.parents[i])];
         if (of.scores[i] > above)
-            throw InputError(named("scores", i) + " is " + shortest(of.scores[i]) + "; expected at most its parent's " + shortest(above) +
+            throw InputError("scores[", i, "] is ", shortest(of.scores[i]), "; expected at most its parent's ", shortest(above),
                              ", because a node is committed only with its parent");
     });
 }

@@ -1,4 +1,4 @@
-// Functions that are inlined without exception: in csrc/cpu/level.hpp for the reason given there, elsewhere because a
+// Functions that are inlined without exception: in csrc/cpu/level.cpp for the reason given there, elsewhere because a
 // call would take as long as its work.
 #pragma once
 

@@ -45,57 +45,58 @@ void by_rows(uint32_t threads, size_t rows, const Work& work) {
     }, &call);
 }
 
-/// Calls work(piece, member) for each piece below `pieces` on the pool; `member` tells the threads apart and is below `threads`.
-/// The first exception is thrown again.
+/// Pieces of work that threads take one by one. After the first exception no more are taken; it is thrown again at the end.
 template <class Work>
-void in_pieces(uint32_t threads, uint32_t pieces, const Work& work) {
-    struct Call {
-        const Work& work;
-        uint32_t threads, pieces;
-        std::atomic<uint32_t> members = 0, taken = 0;
-        std::mutex guard;
-        std::exception_ptr failure = nullptr;
-    } call{work, threads, pieces};
-    on_pool(threads, [](void* data) {
-        auto& [work, threads, pieces, members, taken, guard, failure] = *static_cast<Call*>(data);
-        const uint32_t member = members++;
-        if (member >= threads) return;
-        for (uint32_t piece; (piece = taken++) < pieces;) try {
-            work(piece, member);
-        } catch (...) {
-            const std::lock_guard lock(guard);
-            if (!failure) failure = std::current_exception();
-        }
-    }, &call);
-    if (call.failure) std::rethrow_exception(call.failure);
-}
+struct Pieces {
+    const Work& work;  // work(piece, member); `member` tells the threads apart and is below `threads`
+    uint32_t threads;
+    size_t count;
+    std::atomic<uint32_t> members = 0;
+    std::atomic<size_t> taken = 0;
+    std::atomic<bool> stop = false;
+    std::mutex guard{};
+    std::exception_ptr failure = nullptr;
 
-/// Calls work(thread) for thread = 0 .. threads - 1, 0 on the calling thread, and waits for all. If any throws,
-/// `stop` is raised, which the others should heed, and the first exception is thrown again.
-template <class Work>
-void in_parallel(uint32_t threads, std::atomic<bool>& stop, Work&& work) {
-    std::exception_ptr failure;
-    std::mutex guard;
-    const auto guarded = [&](uint32_t thread) {
+    void take(uint32_t member) noexcept {
+        if (member >= threads) return;
         try {
-            work(thread);
+            for (size_t piece; !stop && (piece = taken++) < count;) work(piece, member);
         } catch (...) {
             stop = true;
             const std::lock_guard lock(guard);
             if (!failure) failure = std::current_exception();
         }
-    };
-    std::vector<std::jthread> others;
-    for (uint32_t thread = 1; thread < threads; ++thread) {
-        try {
-            others.emplace_back(guarded, thread);
-        } catch (...) {
-            guarded(thread);  // no more threads to be had: do the work here
-        }
     }
-    guarded(0);
-    others.clear();
-    if (failure) std::rethrow_exception(failure);
+    void end() const {
+        if (failure) std::rethrow_exception(failure);
+    }
+};
+
+/// Calls work(piece, member) for each piece below `count` on the pool.
+template <class Work>
+void in_pieces(uint32_t threads, size_t count, const Work& work) {
+    Pieces<Work> pieces{work, threads, count};
+    on_pool(threads, [](void* data) {
+        auto* const pieces = static_cast<Pieces<Work>*>(data);
+        pieces->take(pieces->members++);
+    }, &pieces);
+    pieces.end();
+}
+
+/// The same on threads that live for this call; member 0 is the calling thread.
+template <class Work>
+void in_parallel(uint32_t threads, size_t count, const Work& work) {
+    Pieces<Work> pieces{work, threads, count};
+    {
+        std::vector<std::jthread> others;
+        try {
+            for (uint32_t member = 1; member < threads && member < count; ++member)
+                others.emplace_back([&pieces, member] { pieces.take(member); });
+        } catch (...) {  // no more threads to be had: those that there are do it
+        }
+        pieces.take(0);
+    }
+    pieces.end();
 }
 
 }  // namespace foresay

@@ -18,7 +18,7 @@ using Layer = std::tuple<uint32_t, uint32_t, uint32_t>;
 Dtype dtype_of(const std::string& name) {
     if (name == "float32") return Dtype::float32;
     if (name == "bfloat16") return Dtype::bfloat16;
-    throw InputError("dtype is \"" + name + "\"; expected \"float32\" or \"bfloat16\"");
+    throw InputError("dtype is \"", name, "\"; expected \"float32\" or \"bfloat16\"");
 }
 
 /// An array of four dimensions and the Kv's dtype.
@@ -26,9 +26,8 @@ class Borrowed4 {
 public:
     Borrowed4(const char* name, nb::handle object, Dtype dtype, bool written) : array_(name, object, written) {
         if (!(dtype == Dtype::float32 ? is_float32(array_.dtype) : is_bfloat16(array_.dtype)))
-            throw InputError(std::string(name) + " is of another dtype; the Kv is of " +
-                             (dtype == Dtype::float32 ? "float32" : "bfloat16 (or its bits as uint16)"));
-        if (array_.dimensions != 4) throw InputError(std::string(name) + " has " + std::to_string(array_.dimensions) + " dimensions; expected 4");
+            throw InputError(name, " is of another dtype; the Kv is of ", (dtype == Dtype::float32 ? "float32" : "bfloat16 (or its bits as uint16)"));
+        if (array_.dimensions != 4) throw InputError(name, " has ", array_.dimensions, " dimensions; expected 4");
         numbers_.data = array_.data;
         for (size_t i = 0; i < 4; ++i) numbers_.shape[i] = static_cast<size_t>(array_.shape[i]), numbers_.strides[i] = array_.strides[i];
     }

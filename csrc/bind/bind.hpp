@@ -118,7 +118,7 @@ struct type_caster<std::span<State* const>> {
         states_.reserve(held_.size());
         for (const handle state : held_) {
             if (!state.type().is(type<State>()) || !inst_ready(state))
-                throw foresay::StateError("state " + std::to_string(states_.size()) + " is no state; expected one that begin() returned");
+                throw foresay::StateError("state ", states_.size(), " is no state; expected one that begin() returned");
             states_.push_back(inst_ptr<State>(state));
         }
         value = states_;

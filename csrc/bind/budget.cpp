@@ -21,7 +21,7 @@ using Doubles = std::span<const double>;
 
 Drafts drafts_of(Tokens tokens, Tokens parents, Tokens offsets, std::span<const float> scores) {
     if (scores.data() && scores.size() != tokens.size())
-        throw InputError("there are " + std::to_string(tokens.size()) + " tokens but " + std::to_string(scores.size()) + " scores; expected one each");
+        throw InputError("there are ", tokens.size(), " tokens but ", scores.size(), " scores; expected one each");
     return {tokens, parents, offsets, scores.data()};
 }
 

@@ -7,7 +7,7 @@
 #include "bind/bind.hpp"
 #include "cpu/block_linear.hpp"
 #include "cpu/decoder.hpp"
-#include "errors.hpp"
+#include "checks.hpp"
 
 using namespace nanobind::literals;
 
@@ -16,12 +16,10 @@ namespace {
 
 using Floats = std::span<const float>;
 
-std::string shape_of(size_t rows, size_t width) { return "[" + std::to_string(rows) + ", " + std::to_string(width) + "]"; }
-
 template <class T>
 void check_shape(const char* name, const Matrix<T>& array, size_t rows, size_t width) {
     if (array.count != rows || array.width != width)
-        throw InputError(std::string(name) + " has the shape " + shape_of(array.count, array.width) + "; expected " + shape_of(rows, width));
+        throw InputError(name, " has the shape ", shape_of({array.count, array.width}), "; expected ", shape_of({rows, width}));
 }
 
 void bind_block_linear(nb::module_& m) {
@@ -39,7 +37,7 @@ void bind_block_linear(nb::module_& m) {
         .def_prop_ro("bytes", &BlockLinear::bytes)
         .def_prop_ro("stored_bytes", &BlockLinear::stored_bytes)
         .def("row", [](const BlockLinear& self, size_t out) {
-            if (out >= self.outs()) throw InputError("row " + std::to_string(out) + " is not there; expected 0 to " + std::to_string(self.outs() - 1));
+            if (out >= self.outs()) throw InputError("row ", out, " is not there; expected 0 to ", self.outs() - 1);
             std::vector<float> numbers(self.ins());
             self.row(out, numbers.data());
             return own(std::move(numbers));
@@ -72,7 +70,7 @@ Decoder::Norm norm_of(Floats weight) { return {weight.begin(), weight.end()}; }
 blocks::Activation activation_of(const std::string& name) {
     if (name == "silu") return blocks::Activation::silu;
     if (name == "gelu") return blocks::Activation::gelu;
-    throw InputError("the activation is \"" + name + "\"; expected \"silu\" or \"gelu\"");
+    throw InputError("the activation is \"", name, "\"; expected \"silu\" or \"gelu\"");
 }
 
 void bind_layer(nb::module_& m) {

@@ -7,7 +7,7 @@
 #include "bind/bind.hpp"
 #include "cpu/decoder_layer.hpp"
 #include "bind/borrowed.hpp"
-#include "errors.hpp"
+#include "checks.hpp"
 #include "cpu/linear.hpp"
 
 using namespace nanobind::literals;
@@ -15,14 +15,10 @@ using namespace nanobind::literals;
 namespace foresay {
 namespace {
 
-std::string shape_of(const Borrowed& array) {
-    std::string out = "[";
-    for (size_t i = 0; i < array.dimensions; ++i) out += (i ? ", " : "") + std::to_string(array.shape[i]);
-    return out + "]";
-}
+std::string shape_of(const Borrowed& array) { return foresay::shape_of(array.shape, array.dimensions); }
 
 void check_dtype(const char* name, const Borrowed& array) {
-    if (!is_bfloat16(array.dtype)) throw InputError(std::string(name) + " is of another dtype; expected bfloat16 (or its bits as uint16)");
+    if (!is_bfloat16(array.dtype)) throw InputError(name, " is of another dtype; expected bfloat16 (or its bits as uint16)");
 }
 
 /// Rows of `width` numbers, one behind the other at equal distances.
@@ -31,7 +27,7 @@ struct Rows {
         check_dtype(name, array);
         const size_t last = array.dimensions - 1;
         if (array.dimensions == 0 || static_cast<size_t>(array.shape[last]) != width)
-            throw InputError(std::string(name) + " has the shape " + shape_of(array) + "; expected " + std::to_string(width) + " as its last number");
+            throw InputError(name, " has the shape ", shape_of(array), "; expected ", width, " as its last number");
         data = static_cast<uint16_t*>(array.data), step = static_cast<int64_t>(width);
         bool even = width == 1 || array.strides[last] == 1, known = false;
         for (size_t i = last; i-- > 0;) {
@@ -40,7 +36,7 @@ struct Rows {
             else even &= array.strides[i] == step * static_cast<int64_t>(count);
             count *= static_cast<size_t>(array.shape[i]);
         }
-        if (count && !even) throw InputError(std::string(name) + " has rows at unequal distances, or with gaps; give a contiguous copy");
+        if (count && !even) throw InputError(name, " has rows at unequal distances, or with gaps; give a contiguous copy");
         first = end = reinterpret_cast<uintptr_t>(data);
         if (count) end += static_cast<uintptr_t>(step * static_cast<int64_t>(count - 1)) * sizeof(uint16_t);
         if (step < 0) std::swap(first, end);
@@ -52,13 +48,13 @@ struct Rows {
     uintptr_t first, end;  // where the numbers begin and end
 
     void check_contiguous(const char* name, size_t width) const {
-        if (count > 1 && step != static_cast<int64_t>(width)) throw InputError(std::string(name) + " is not contiguous; expected a contiguous array");
+        if (count > 1 && step != static_cast<int64_t>(width)) throw InputError(name, " is not contiguous; expected a contiguous array");
     }
 };
 
 /// `out` has a row for each of x, contiguous and elsewhere.
 void check_out(const Rows& x, const Rows& out, size_t width) {
-    if (out.count != x.count) throw InputError("out has " + std::to_string(out.count) + " rows; x has " + std::to_string(x.count));
+    if (out.count != x.count) throw InputError("out has ", out.count, " rows; x has ", x.count);
     out.check_contiguous("out", width);
     if (x.count && x.first < out.end && out.first < x.end) throw InputError("out overlaps x; expected memory of its own");
 }
@@ -68,7 +64,7 @@ void bind_class(nb::module_& m) {
         .def("__init__", [](Linear* self, nb::handle weight, nb::handle bias, const Kernels& level) {
             const Borrowed weights("weight", weight, false);
             check_dtype("weight", weights);
-            if (weights.dimensions != 2) throw InputError("weight has the shape " + shape_of(weights) + "; expected 2 dimensions");
+            if (weights.dimensions != 2) throw InputError("weight has the shape ", shape_of(weights), "; expected 2 dimensions");
             const auto outs = static_cast<size_t>(weights.shape[0]), ins = static_cast<size_t>(weights.shape[1]);
             const int64_t out_stride = weights.strides[0], in_stride = weights.strides[1];
             const auto* const numbers = static_cast<const uint16_t*>(weights.data);
@@ -77,7 +73,7 @@ void bind_class(nb::module_& m) {
                 biases.emplace("bias", bias, false);
                 check_dtype("bias", *biases);
                 if (biases->dimensions != 1 || static_cast<size_t>(biases->shape[0]) != outs)
-                    throw InputError("bias has the shape " + shape_of(*biases) + "; expected [" + std::to_string(outs) + "]");
+                    throw InputError("bias has the shape ", shape_of(*biases), "; expected [", outs, "]");
             }
             const auto* const more = biases ? static_cast<const uint16_t*>(biases->data) : nullptr;
             const int64_t bias_stride = biases ? biases->strides[0] : 0;
@@ -103,7 +99,7 @@ DecoderLayer::Norm norm_of(const char* name, const std::optional<Scale>& given) 
     if (!given) return {};
     const Borrowed weight(name, given->first, false);
     check_dtype(name, weight);
-    if (weight.dimensions != 1) throw InputError(std::string(name) + " has the shape " + shape_of(weight) + "; expected 1 dimension");
+    if (weight.dimensions != 1) throw InputError(name, " has the shape ", shape_of(weight), "; expected 1 dimension");
     DecoderLayer::Norm norm{{}, given->second};
     for (int64_t i = 0; i < weight.shape[0]; ++i) norm.weight.push_back(static_cast<const uint16_t*>(weight.data)[i * weight.strides[0]]);
     return norm;
@@ -125,7 +121,7 @@ void bind_decoder_layer(nb::module_& m) {
             const Rows rows("x", given, self.width()), low("cos", cosines, self.head()), high("sin", sines, self.head());
             rows.check_contiguous("x", self.width()), low.check_contiguous("cos", self.head()), high.check_contiguous("sin", self.head());
             if (low.count != rows.count || high.count != rows.count)
-                throw InputError("cos has " + std::to_string(low.count) + " rows and sin " + std::to_string(high.count) + "; x has " + std::to_string(rows.count));
+                throw InputError("cos has ", low.count, " rows and sin ", high.count, "; x has ", rows.count);
             released([&] { self.forward(step, {layer, low.data, high.data, scaling, window, chunk, threads}, rows.data, rows.count); });
         }, "step"_a, "layer"_a, "x"_a, "cos"_a, "sin"_a, "scaling"_a, "window"_a = 0, "chunk"_a = 0, "threads"_a = 1,
            "Changes x [..., rows, width]; cos and sin are [..., rows, head]. All of bfloat16 or its bits as uint16, contiguous.");
@@ -140,7 +136,7 @@ void bind_linear(nb::module_& m) {
         const Borrowed given("x", x, false), weights("weight", weight, false), written("out", out, true);
         check_dtype("weight", weights);
         if (weights.dimensions != 1 || weights.shape[0] < 1 || (weights.shape[0] > 1 && weights.strides[0] != 1))
-            throw InputError("weight has the shape " + shape_of(weights) + "; expected 1 dimension, contiguous");
+            throw InputError("weight has the shape ", shape_of(weights), "; expected 1 dimension, contiguous");
         const auto width = static_cast<size_t>(weights.shape[0]);
         const Rows rows("x", given, width), results("out", written, width);
         check_out(rows, results, width);

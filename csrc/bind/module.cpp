@@ -90,8 +90,7 @@ public:
 private:
     Automaton::Sequence& at(uint32_t sequence) {
         if (sequence >= sequences_.size())
-            throw InputError("sequence " + std::to_string(sequence) + " was not begun; " + std::to_string(sequences_.size()) +
-                             " sequences were, numbered from 0");
+            throw InputError("sequence ", sequence, " was not begun; ", sequences_.size(), " sequences were, numbered from 0");
         return sequences_[sequence];
     }
     Automaton automaton_;
@@ -182,8 +181,7 @@ void bind_automaton(nb::module_& m) {
 
 TokenizerHash hash_of(const nb::bytes& bytes) {
     TokenizerHash hash;
-    if (bytes.size() != hash.size())
-        throw InputError("The tokenizer hash has " + std::to_string(bytes.size()) + " bytes; expected 32.");
+    if (bytes.size() != hash.size()) throw InputError("The tokenizer hash has ", bytes.size(), " bytes; expected 32.");
     std::copy_n(static_cast<const uint8_t*>(bytes.data()), hash.size(), hash.begin());
     return hash;
 }
@@ -223,20 +221,17 @@ std::vector<DescribedFrozen> described(const FrozenIndex& index, const FrozenInd
 }
 
 Names summary_of(const FrozenIndex& index) {
-    const FrozenIndex::Summary summary = index.summary();
-    Names sections;
-    for (uint32_t i = 0; i < frozen::kSections; ++i)
-        sections[frozen::kSectionNames[i]] = summary.section_lengths[i];
-    Names result;
-    result["path"] = summary.path;
-    result["version"] = summary.version;
-    result["file_bytes"] = summary.file_length;
-    result["tokens"] = summary.tokens;
-    result["documents"] = summary.documents;
-    result["vocabulary"] = summary.vocabulary;
-    result["max_context"] = summary.max_context;
-    result["tokenizer_hash"] =
-        nb::bytes(reinterpret_cast<const char*>(summary.tokenizer_hash.data()), summary.tokenizer_hash.size());
+    const frozen::Header& header = index.header();
+    Names sections, result;
+    for (uint32_t i = 0; i < frozen::kSections; ++i) sections[frozen::kSectionNames[i]] = header.sections[i].length;
+    result["path"] = index.path();
+    result["version"] = header.version;
+    result["file_bytes"] = header.file_length;
+    result["tokens"] = header.tokens;
+    result["documents"] = header.documents;
+    result["vocabulary"] = header.vocabulary;
+    result["max_context"] = header.max_context;
+    result["tokenizer_hash"] = nb::bytes(reinterpret_cast<const char*>(header.tokenizer_hash), sizeof header.tokenizer_hash);
     result["section_bytes"] = sections;
     return result;
 }

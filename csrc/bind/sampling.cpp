@@ -50,7 +50,7 @@ Array<double> noise_of(uint64_t seed, uint32_t position, Tokens tokens, uint32_t
     std::vector<double> values;
     values.reserve(tokens.size());
     for (const int32_t token : tokens) {
-        if (token < 0) throw InputError("token " + std::to_string(token) + " is not a token id; expected 0 to 2147483647");
+        if (token < 0) throw InputError("token ", token, " is not a token id; expected 0 to 2147483647");
         values.push_back(noise({seed, position, stream}, static_cast<uint32_t>(token)));
     }
     return own(std::move(values));

@@ -25,8 +25,7 @@ std::vector<int32_t> budgets_of(const nb::object& budgets) {
     for (const nb::handle budget : nb::iter(budgets)) {
         int32_t value = 0;
         if (nb::isinstance<nb::bool_>(budget) || !nb::try_cast(budget, value))
-            throw InputError("budgets[" + std::to_string(out.size()) + "] is " + nb::repr(budget).c_str() +
-                             "; expected a whole number from 0 to 4096");
+            throw InputError("budgets[", out.size(), "] is ", nb::repr(budget).c_str(), "; expected a whole number from 0 to 4096");
         out.push_back(value);
     }
     return out;
@@ -46,11 +45,10 @@ auto read(const Lists& sampled, Tokens lengths, const Texts& texts) {
 
 /// values[offsets[i] .. offsets[i + 1]) as a list, for each i.
 Lists lists(Tokens values, Tokens bounds) {
-    if (bounds.empty()) throw InputError("there are no offsets; they run from 0 to " + std::to_string(values.size()));
+    if (bounds.empty()) throw InputError("there are no offsets; they run from 0 to ", values.size());
     for (size_t i = 0; i < bounds.size(); ++i)
         if (bounds[i] < (i == 0 ? 0 : bounds[i - 1]) || static_cast<size_t>(bounds[i]) > values.size())
-            throw InputError("offsets[" + std::to_string(i) + "] is " + std::to_string(bounds[i]) + "; they rise from 0 to " +
-                             std::to_string(values.size()));
+            throw InputError("offsets[", i, "] is ", bounds[i], "; they rise from 0 to ", values.size());
     // By hand, as there may be thousands: a new list owns what is put into it, and None stands for what is not there yet.
     const auto made = [](PyObject* object) { return object ? object : throw nb::python_error(); };
     Lists out = nb::steal<Lists>(made(PyList_New(static_cast<Py_ssize_t>(bounds.size()) - 1)));

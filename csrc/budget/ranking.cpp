@@ -2,21 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
-#include "errors.hpp"
+#include "checks.hpp"
 
 namespace foresay {
 namespace {
 
-void check_size(const char* name, size_t size, size_t wanted) {
-    if (size != wanted) throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(wanted));
-}
-
 void check_numbers(const char* name, std::span<const double> values) {
     for (size_t i = 0; i < values.size(); ++i)
         if (!(values[i] >= 0) || std::isinf(values[i]))
-            throw InputError(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) + "; expected a finite number from 0");
+            throw InputError(name, "[", i, "] is ", values[i], "; expected a finite number from 0");
 }
 
 }  // namespace
@@ -57,7 +52,7 @@ Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets,
         std::vector<Node> some;
         for (const int64_t node : *nodes) {
             if (node < 0 || static_cast<size_t>(node) >= count)
-                throw InputError("node " + std::to_string(node) + " is not there; expected 0 to " + std::to_string(static_cast<int64_t>(count) - 1));
+                throw InputError("node ", node, " is not there; expected 0 to ", static_cast<int64_t>(count) - 1);
             some.push_back(all[static_cast<size_t>(node)]);
         }
         all = std::move(some);
@@ -102,7 +97,7 @@ Expected expected(std::span<const int64_t> order, std::span<const double> gains,
         out.tokens.push_back(tokens), out.seconds.push_back(cost.seconds(rows, reads, keys, requests) + seconds);
         if (i == order.size()) return out;
         const auto next = std::upper_bound(offsets.begin(), offsets.end(), order[i]);  // where the next draft begins
-        if (order[i] < 0 || next == offsets.end()) throw InputError("node " + std::to_string(order[i]) + " is not there; expected 0 to " + std::to_string(offsets.back() - 1));
+        if (order[i] < 0 || next == offsets.end()) throw InputError("node ", order[i], " is not there; expected 0 to ", offsets.back() - 1);
         reads += static_cast<double>(contexts[static_cast<size_t>(next - offsets.begin()) - 1] + 1);
         rows += 1, tokens += gains[i];
     }

@@ -15,8 +15,9 @@ using namespace frozen;
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-    throw CorpusError("'" + path + "' cannot be used as a corpus file: " + why);
+template <class... Words>
+[[noreturn]] void refuse(const std::string& path, const Words&... why) {
+    throw CorpusError("'", path, "' cannot be used as a corpus file: ", why...);
 }
 
 std::string hex(const uint8_t* bytes, size_t length) {
@@ -27,22 +28,19 @@ std::string hex(const uint8_t* bytes, size_t length) {
 }
 
 void check_header(const std::string& path, const Header& header, uint64_t file_length) {
+    const auto shown = [](const char (&magic)[8]) { return hex(reinterpret_cast<const uint8_t*>(magic), 8); };
     if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
-        refuse(path, "it begins with the bytes " + hex(reinterpret_cast<const uint8_t*>(header.magic), 8) +
-                         " where a corpus file has " + hex(reinterpret_cast<const uint8_t*>(kMagic), 8) + ".");
+        refuse(path, "it begins with the bytes ", shown(header.magic), " where a corpus file has ", shown(kMagic), ".");
     if (header.endian_mark != kEndianMark)
-        refuse(path, "its byte order mark is " + std::to_string(header.endian_mark) + " where this machine needs " +
-                         std::to_string(kEndianMark) + "; build it on a machine with the same byte order.");
+        refuse(path, "its byte order mark is ", header.endian_mark, " where this machine needs ", kEndianMark,
+               "; build it on a machine with the same byte order.");
     if (header.version != kVersion)
-        refuse(path, "it has format version " + std::to_string(header.version) + " and this release reads version " +
-                         std::to_string(kVersion) + "; build it again.");
+        refuse(path, "it has format version ", header.version, " and this release reads version ", kVersion, "; build it again.");
     const uint64_t found = checksum(&header, offsetof(Header, checksum));
     if (found != header.checksum)
-        refuse(path, "its header has checksum " + std::to_string(found) + " where " +
-                         std::to_string(header.checksum) + " is recorded, so it is damaged.");
+        refuse(path, "its header has checksum ", found, " where ", header.checksum, " is recorded, so it is damaged.");
     if (header.file_length != file_length)
-        refuse(path, "it has " + std::to_string(file_length) + " bytes where its header says " +
-                         std::to_string(header.file_length) + "; it was truncated or extended.");
+        refuse(path, "it has ", file_length, " bytes where its header says ", header.file_length, "; it was truncated or extended.");
     const bool sane = header.tokens > 0 && header.tokens <= kMostPositions && header.documents > 0 &&
                       header.documents <= header.tokens && header.tokens + header.documents < kMostPositions &&
                       header.vocabulary > 0 && header.vocabulary <= kMostVocabulary && header.max_context > 0 &&
@@ -55,10 +53,8 @@ void check_header(const std::string& path, const Header& header, uint64_t file_l
         const SectionEntry& section = header.sections[i];
         if (section.offset % kAlignment != 0 || section.offset < sizeof(Header) || section.offset > file_length ||
             section.length > file_length - section.offset || section.length != section_length(header, num_nodes, i))
-            refuse(path, std::string("its section '") + kSectionNames[i] + "' at offset " +
-                             std::to_string(section.offset) + " with " + std::to_string(section.length) +
-                             " bytes does not fit the file's " + std::to_string(file_length) + " bytes and " +
-                             std::to_string(header.tokens) + " tokens.");
+            refuse(path, "its section '", kSectionNames[i], "' at offset ", section.offset, " with ", section.length,
+                   " bytes does not fit the file's ", file_length, " bytes and ", header.tokens, " tokens.");
     }
 }
 
@@ -77,21 +73,19 @@ FrozenIndex FrozenIndex::open(const std::string& path, const std::optional<Token
     } descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     struct stat status {};
     if (descriptor.number < 0 || fstat(descriptor.number, &status) != 0)
-        refuse(path, std::string("it cannot be opened (") + std::strerror(errno) + ").");
+        refuse(path, "it cannot be opened (", std::strerror(errno), ").");
     if (!S_ISREG(status.st_mode)) refuse(path, "it is not a regular file.");
     const auto file_length = static_cast<uint64_t>(status.st_size);
     if (file_length < sizeof(Header))
-        refuse(path, "it has " + std::to_string(file_length) + " bytes and a corpus file has at least " +
-                         std::to_string(sizeof(Header)) + ".");
+        refuse(path, "it has ", file_length, " bytes and a corpus file has at least ", sizeof(Header), ".");
     FrozenIndex index;
     index.path_ = path;
     index.file_ = MappedFile(descriptor.number, file_length, MappedFile::Access::kRead, path);
     std::memcpy(&index.header_, index.file_.data(), sizeof(Header));
     check_header(path, index.header_, file_length);
     if (expected && std::memcmp(expected->data(), index.header_.tokenizer_hash, expected->size()) != 0)
-        throw TokenizerMismatch("'" + path + "' was built with the tokenizer " +
-                                hex(index.header_.tokenizer_hash, 32) + " and is used with " +
-                                hex(expected->data(), 32) + "; build it again with that tokenizer.");
+        throw TokenizerMismatch("'", path, "' was built with the tokenizer ", hex(index.header_.tokenizer_hash, 32), " and is used with ",
+                                hex(expected->data(), 32), "; build it again with that tokenizer.");
     index.num_ranks_ = index.header_.tokens;
     index.attach(index.text_, kText);
     index.attach(index.starts_, kStarts);
@@ -110,17 +104,14 @@ void FrozenIndex::cut() const { refuse(path_, "it was truncated while it was ope
 
 void FrozenIndex::damaged(const char* what, uint64_t found, uint64_t limit) const {
     check_whole();
-    refuse(path_, std::string("it is damaged: ") + what + " is " + std::to_string(found) +
-                      " where less than " + std::to_string(limit) + " is valid.");
+    refuse(path_, "it is damaged: ", what, " is ", found, " where less than ", limit, " is valid.");
 }
 
 void FrozenIndex::check(const Cursor& cursor) const {
     check_whole();
     if (cursor.lo >= cursor.hi || cursor.hi > num_ranks_ || cursor.length > header_.max_context)
-        throw InputError("The cursor with ranks " + std::to_string(cursor.lo) + " to " + std::to_string(cursor.hi) +
-                         " and length " + std::to_string(cursor.length) + " is not of '" + path_ + "', which has " +
-                         std::to_string(num_ranks_) + " ranks and contexts of at most " +
-                         std::to_string(header_.max_context) + " tokens.");
+        throw InputError("The cursor with ranks ", cursor.lo, " to ", cursor.hi, " and length ", cursor.length, " is not of '", path_,
+                         "', which has ", num_ranks_, " ranks and contexts of at most ", header_.max_context, " tokens.");
 }
 
 FrozenIndex::Interval FrozenIndex::bucket(int32_t token) const {
@@ -261,7 +252,7 @@ FrozenIndex::Context FrozenIndex::context_of(uint32_t node, uint32_t length, uin
         below(static_cast<uint32_t>(tally.top[size].token), header_.vocabulary, "a continuation");
     for (const int32_t token : {tally.first_token, tally.latest_token})
         if (token != kBoundary) below(static_cast<uint32_t>(token), header_.vocabulary, "a continuation");
-    return {length, tally.total, tally.distinct, tally.first, tally.latest, tally.first_token, tally.latest_token,
+    return {length, tally.total, tally.first, tally.latest, tally.first_token, tally.latest_token,
             {tally.top, size}};
 }
 
@@ -290,7 +281,7 @@ void FrozenIndex::Counter::add(uint32_t lo, uint32_t hi) {
 FrozenIndex::Context FrozenIndex::Counter::context(uint32_t length, uint32_t width) {
     uint32_t size = 0;
     for (uint32_t i = 0; i < distinct_; ++i) size = keep_best(best_, size, width, slots_[used_[i]]);
-    return {length, total_, distinct_, first_, latest_, first_token_, latest_token_, {best_, size}};
+    return {length, total_, first_, latest_, first_token_, latest_token_, {best_, size}};
 }
 
 uint32_t FrozenIndex::first(const Cursor& cursor) const {
@@ -313,14 +304,6 @@ std::span<const int32_t> FrozenIndex::following(uint32_t position, uint32_t limi
         ++end;
     }
     return text_.subspan(begin, end - begin);
-}
-
-FrozenIndex::Summary FrozenIndex::summary() const {
-    Summary summary{path_, header_.version, header_.file_length, header_.tokens, header_.documents, nodes_.size(),
-                    header_.vocabulary, header_.max_context, header_.heavy, {}, {}};
-    std::copy_n(header_.tokenizer_hash, 32, summary.tokenizer_hash.begin());
-    for (uint32_t i = 0; i < kSections; ++i) summary.section_lengths[i] = header_.sections[i].length;
-    return summary;
 }
 
 }  // namespace foresay

@@ -38,19 +38,9 @@ public:
     struct Context {
         uint32_t length;
         uint32_t total;                // occurrences that a token of the same document follows
-        uint32_t distinct;             // different tokens among those
         uint32_t first, latest;        // text positions of the first and last of them in corpus order, or kNoPosition
         int32_t first_token, latest_token;  // what follows there, or -1
         std::span<const Continuation> top;  // by falling count, then token; at most the width asked for
-    };
-
-    struct Summary {
-        std::string path;
-        uint32_t version;
-        uint64_t file_length, tokens, documents, num_nodes;
-        uint32_t vocabulary, max_context, heavy;
-        TokenizerHash tokenizer_hash;
-        std::array<uint64_t, frozen::kSections> section_lengths;
     };
 
     /// Checks the header and the section table, in time that does not grow with the corpus. Throws CorpusError, and
@@ -70,14 +60,6 @@ public:
     template <class Visit>
     void matches(const Cursor& cursor, uint32_t width, Visit&& visit) const;
 
-    /// The same as visit(length, total, latest_token, top) -> bool.
-    template <class Visit>
-    void contexts(const Cursor& cursor, uint32_t width, Visit&& visit) const {
-        matches(cursor, width, [&](const Context& context) -> bool {
-            return visit(context.length, context.total, context.latest_token, context.top);
-        });
-    }
-
     /// Positions (of the context's last token) of its first and last occurrence that a token follows, or kNoPosition.
     uint32_t first(const Cursor& cursor) const;
     uint32_t latest(const Cursor& cursor) const;
@@ -89,7 +71,8 @@ public:
     /// that is broken. Takes seconds per 10M tokens and one bit of memory per token.
     void verify() const;
 
-    Summary summary() const;
+    const std::string& path() const noexcept { return path_; }
+    const frozen::Header& header() const noexcept { return header_; }
 
 private:
     FrozenIndex() = default;

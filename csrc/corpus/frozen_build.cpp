@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
+#include <vector>
 
 #include "corpus/checksum.hpp"
 #include "corpus/frozen_sort.hpp"
@@ -20,23 +21,20 @@ using namespace frozen;
 
 namespace {
 
-[[noreturn]] void fail(int error, const std::string& what) {
-    throw std::system_error(error, std::generic_category(), what);
+template <class... Words>
+[[noreturn]] void fail(int error, const Words&... what) {
+    throw std::system_error(error, std::generic_category(), sentence(what...));
 }
-
-std::string number(uint64_t value) { return std::to_string(value); }
 
 }  // namespace
 
 FrozenBuilder::FrozenBuilder(std::string path, const BuildOptions& options)
     : path_(std::move(path)), options_(options) {
     if (options.vocabulary < 1 || options.vocabulary > kMostVocabulary)
-        throw InputError("The vocabulary has size " + number(options.vocabulary) + "; expected 1 to " +
-                         number(kMostVocabulary) + ".");
+        throw InputError("The vocabulary has size ", options.vocabulary, "; expected 1 to ", kMostVocabulary, ".");
     if (options.max_context < 1 || options.max_context > kMostContext)
-        throw InputError("max_context is " + number(options.max_context) + "; expected 1 to " + number(kMostContext) + ".");
-    if (options.threads < 1 || options.threads > 1024)
-        throw InputError("threads is " + number(options.threads) + "; expected 1 to 1024.");
+        throw InputError("max_context is ", options.max_context, "; expected 1 to ", kMostContext, ".");
+    if (options.threads < 1 || options.threads > 1024) throw InputError("threads is ", options.threads, "; expected 1 to 1024.");
     std::memcpy(header_.magic, kMagic, sizeof kMagic);
     header_.version = kVersion;
     header_.endian_mark = kEndianMark;
@@ -47,9 +45,9 @@ FrozenBuilder::FrozenBuilder(std::string path, const BuildOptions& options)
     counts_.resize(options.vocabulary);
     temporary_ = path_ + ".XXXXXX.tmp";
     descriptor_ = mkostemps(temporary_.data(), 4, O_CLOEXEC);  // mode 0600: the file is the corpus itself
-    if (descriptor_ < 0) fail(errno, "Cannot create '" + temporary_ + "'");
+    if (descriptor_ < 0) fail(errno, "Cannot create '", temporary_, "'");
     stream_ = fdopen(descriptor_, "w");
-    if (!stream_ || fseek(stream_, sizeof(Header), SEEK_SET) != 0) give_up("Cannot write '" + temporary_ + "'");
+    if (!stream_ || fseek(stream_, sizeof(Header), SEEK_SET) != 0) give_up();
     setvbuf(stream_, nullptr, _IOFBF, size_t{1} << 20);
     write(&kBoundary, 1);
 }
@@ -70,28 +68,27 @@ void FrozenBuilder::close_file() noexcept {
 }
 
 /// The text may have a hole now.
-void FrozenBuilder::give_up(const std::string& what) {
+void FrozenBuilder::give_up() {
     const int error = errno;
     abandon();
-    fail(error, what);
+    fail(error, "Cannot write '", temporary_, "'");
 }
 
 void FrozenBuilder::require_open() const {
-    if (finishing_) throw StateError("The builder of '" + path_ + "' is at work; wait until finish() returns.");
-    if (descriptor_ < 0) throw InputError("The builder of '" + path_ + "' is finished; make a new one.");
+    if (finishing_) throw StateError("The builder of '", path_, "' is at work; wait until finish() returns.");
+    if (descriptor_ < 0) throw InputError("The builder of '", path_, "' is finished; make a new one.");
 }
 
 void FrozenBuilder::add_document(std::span<const int32_t> tokens) {
     require_open();
     if (tokens.empty()) return;
     if (header_.tokens + header_.documents + tokens.size() + 2 >= kMostPositions)
-        throw InputError("A document of " + number(tokens.size()) + " tokens does not fit after " +
-                         number(header_.tokens) + " tokens; a corpus file holds at most " + number(kMostPositions) +
+        throw InputError("A document of ", tokens.size(), " tokens does not fit after ", header_.tokens,
+                         " tokens; a corpus file holds at most ", kMostPositions,
                          ", boundaries included. Split the corpus over several files.");
     for (const int32_t token : tokens)
         if (token < 0 || static_cast<uint32_t>(token) >= options_.vocabulary)
-            throw InputError("A document has the token " + std::to_string(token) + "; expected 0 to " +
-                             number(options_.vocabulary - 1) + ".");
+            throw InputError("A document has the token ", token, "; expected 0 to ", options_.vocabulary - 1, ".");
     for (const int32_t token : tokens) ++counts_[token];
     header_.tokens += tokens.size();
     ++header_.documents;
@@ -100,7 +97,7 @@ void FrozenBuilder::add_document(std::span<const int32_t> tokens) {
 }
 
 void FrozenBuilder::write(const int32_t* tokens, size_t count) {
-    if (fwrite(tokens, sizeof(int32_t), count, stream_) != count) give_up("Cannot write '" + temporary_ + "'");
+    if (fwrite(tokens, sizeof(int32_t), count, stream_) != count) give_up();
 }
 
 /// Gives every section its place, and the file the room on disk: a full disk must be an error here, not a fault later.
@@ -112,7 +109,7 @@ void FrozenBuilder::reserve(uint64_t num_nodes) {
     }
     header_.file_length = end;
     const int error = posix_fallocate(descriptor_, 0, static_cast<off_t>(end));
-    if (error != 0) fail(error, "Cannot reserve " + number(end) + " bytes for '" + temporary_ + "'");
+    if (error != 0) fail(error, "Cannot reserve ", end, " bytes for '", temporary_, "'");
     file_ = MappedFile();
     file_ = MappedFile(descriptor_, end, MappedFile::Access::kWrite, temporary_);
 }
@@ -122,9 +119,8 @@ void FrozenBuilder::finish(const Progress& progress) {
     finishing_ = true;
     progress_ = progress;
     try {
-        if (header_.tokens == 0)
-            throw InputError("The corpus for '" + path_ + "' is empty; expected at least one token.");
-        if (fflush(stream_) != 0) give_up("Cannot write '" + temporary_ + "'");
+        if (header_.tokens == 0) throw InputError("The corpus for '", path_, "' is empty; expected at least one token.");
+        if (fflush(stream_) != 0) give_up();
         reserve(0);
         sort_contexts();
         collect_origins();
@@ -159,14 +155,13 @@ void FrozenBuilder::collect_origins() {
     const int32_t* next = section<int32_t>(kNext);
     const uint32_t* starts = section<uint32_t>(kStarts);
     uint32_t* origins = section<uint32_t>(kOrigins);
-    std::atomic<bool> stop = false;
-    in_parallel(options_.threads, stop, [&](uint32_t thread) {  // each takes a range of tokens with its share of ranks
-        const auto first_token = [&](uint32_t part) {
-            const auto from = static_cast<uint32_t>(n * part / options_.threads);
+    in_parallel(options_.threads, options_.threads, [&](size_t part, uint32_t) {  // a range of tokens with its share of ranks
+        const auto first_token = [&](size_t of) {
+            const auto from = static_cast<uint32_t>(n * of / options_.threads);
             return static_cast<uint32_t>(std::lower_bound(starts, starts + options_.vocabulary, from) - starts);
         };
-        const uint32_t from = thread == 0 ? 0 : first_token(thread);
-        const uint32_t to = thread + 1 == options_.threads ? options_.vocabulary : first_token(thread + 1);
+        const uint32_t from = part == 0 ? 0 : first_token(part);
+        const uint32_t to = part + 1 == options_.threads ? options_.vocabulary : first_token(part + 1);
         std::vector<uint32_t> ends(starts + from, starts + to);
         for (uint64_t rank = 0; rank < n; ++rank) {
             const uint32_t token = static_cast<uint32_t>(next[rank]) - from;  // a boundary is larger than any token
@@ -216,34 +211,27 @@ void FrozenBuilder::count_continuations() {
     const Node* nodes = section<Node>(kNodes);
     Tally* tallies = section<Tally>(kTallies);
     constexpr uint64_t kPart = 1024;
-    std::atomic<uint64_t> taken = 0;
-    std::atomic<bool> stop = false;
-    in_parallel(options_.threads, stop, [&](uint32_t thread) {
-        std::vector<uint32_t> counts(options_.vocabulary);
+    std::vector<std::vector<uint32_t>> counts(options_.threads);
+    in_parallel(options_.threads, (num_nodes + kPart - 1) / kPart, [&](size_t part, uint32_t thread) {
         std::vector<int32_t> seen;
-        for (uint64_t from = taken.fetch_add(kPart); from < num_nodes && !stop; from = taken.fetch_add(kPart)) {
-            for (uint64_t i = from; i < std::min(from + kPart, num_nodes); ++i)
-                tallies[i] = tally_of(nodes[i], section<int32_t>(kNext), section<uint32_t>(kPositions), counts, seen);
-            if (thread == 0) report("count", static_cast<double>(from) / static_cast<double>(num_nodes));
-        }
+        counts[thread].resize(options_.vocabulary);
+        for (uint64_t i = part * kPart; i < std::min((part + 1) * kPart, num_nodes); ++i)
+            tallies[i] = tally_of(nodes[i], section<int32_t>(kNext), section<uint32_t>(kPositions), counts[thread], seen);
+        if (thread == 0) report("count", static_cast<double>(part * kPart) / static_cast<double>(num_nodes));
     });
 }
 
 void FrozenBuilder::seal() {
     report("write", 0);
-    std::atomic<uint32_t> taken = 0;
-    std::atomic<bool> stop = false;
-    in_parallel(options_.threads, stop, [&](uint32_t) {
-        for (uint32_t i = taken++; i < kSections; i = taken++)
-            header_.sections[i].checksum = checksum(section<char>(i), header_.sections[i].length);
+    in_parallel(options_.threads, kSections, [&](size_t i, uint32_t) {
+        header_.sections[i].checksum = checksum(section<char>(i), header_.sections[i].length);
     });
     header_.checksum = checksum(&header_, offsetof(Header, checksum));
     std::memcpy(file_.data(), &header_, sizeof(Header));
     file_ = MappedFile();
-    if (fsync(descriptor_) != 0) fail(errno, "Cannot write '" + temporary_ + "' to disk");
+    if (fsync(descriptor_) != 0) fail(errno, "Cannot write '", temporary_, "' to disk");
     report("write", 1);  // the last chance to stop
-    if (rename(temporary_.c_str(), path_.c_str()) != 0)
-        fail(errno, "Cannot rename '" + temporary_ + "' to '" + path_ + "'");
+    if (rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno, "Cannot rename '", temporary_, "' to '", path_, "'");
     close_file();
     // The name itself must reach the disk too; where a directory cannot be synced there is nothing more to do.
     const size_t slash = path_.rfind('/');

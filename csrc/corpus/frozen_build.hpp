@@ -55,7 +55,7 @@ public:
 private:
     void write(const int32_t* tokens, size_t count);
     void close_file() noexcept;
-    [[noreturn]] void give_up(const std::string& what);
+    [[noreturn]] void give_up();
     void reserve(uint64_t num_nodes);
     void sort_contexts();
     void collect_origins();
@@ -65,7 +65,7 @@ private:
     void require_open() const;
     void report(const char* stage, double fraction) const { if (progress_) progress_(stage, fraction); }
     template <class T>
-    T* section(uint32_t index) const {
+    T* section(size_t index) const {
         return reinterpret_cast<T*>(file_.data() + header_.sections[index].offset);
     }
 

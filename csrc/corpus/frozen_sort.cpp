@@ -292,15 +292,13 @@ void sort_ranks(std::span<const int32_t> text, std::span<const uint64_t> counts,
     std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.size > b.size; });
     uint64_t most = 0;
     for (const Group& group : groups) most = std::max(most, sorter.room(group));
-    std::atomic<uint64_t> taken = 0, done = 0;
-    std::atomic<bool> stop = false;
-    in_parallel(limits.threads, stop, [&](uint32_t thread) {
-        const auto memory = std::make_unique_for_overwrite<Entry[]>(most);
-        for (uint64_t i = taken++; i < groups.size() && !stop; i = taken++) {
-            sorter.sort(groups[i], memory.get());
-            done += groups[i].size;
-            if (thread == 0) progress(static_cast<double>(done) / static_cast<double>(text.size()));
-        }
+    std::atomic<uint64_t> done = 0;
+    std::vector<std::unique_ptr<Entry[]>> memory(limits.threads);
+    in_parallel(limits.threads, groups.size(), [&](size_t i, uint32_t thread) {
+        if (!memory[thread]) memory[thread] = std::make_unique_for_overwrite<Entry[]>(most);
+        sorter.sort(groups[i], memory[thread].get());
+        done += groups[i].size;
+        if (thread == 0) progress(static_cast<double>(done) / static_cast<double>(text.size()));
     });
 }
 

@@ -13,8 +13,7 @@ using namespace frozen;
 namespace {
 
 [[noreturn]] void broken(const std::string& path, const char* section, uint64_t at, const char* why) {
-    throw CorpusError("'" + path + "' is damaged: its section '" + section + "' is wrong at element " +
-                      std::to_string(at) + ": " + why + ".");
+    throw CorpusError("'", path, "' is damaged: its section '", section, "' is wrong at element ", at, ": ", why, ".");
 }
 
 }  // namespace
@@ -24,15 +23,15 @@ void FrozenIndex::verify() const {
         const SectionEntry& entry = header_.sections[i];
         const uint64_t found = checksum(file_.data() + entry.offset, entry.length);
         if (found != entry.checksum)
-            throw CorpusError("'" + path_ + "' is damaged: its section '" + kSectionNames[i] + "' has checksum " +
-                              std::to_string(found) + " where " + std::to_string(entry.checksum) + " is recorded.");
+            throw CorpusError("'", path_, "' is damaged: its section '", kSectionNames[i], "' has checksum ", found, " where ",
+                              entry.checksum, " is recorded.");
     }
     uint64_t end = sizeof(Header);  // sections stand in order; between them are zeros
     for (uint32_t i = 0; i <= kSections; ++i) {
         const uint64_t next = i < kSections ? header_.sections[i].offset : file_.size();
         for (; end < next; ++end)
             if (file_.data()[end] != 0)
-                throw CorpusError("'" + path_ + "' is damaged: its byte " + std::to_string(end) + " lies between sections and is not 0.");
+                throw CorpusError("'", path_, "' is damaged: its byte ", end, " lies between sections and is not 0.");
         if (i < kSections) end = next + header_.sections[i].length;
     }
     verify_text();

@@ -115,8 +115,7 @@ MappedRange& guard(char* begin, size_t length, int descriptor, const std::string
         range.begin.store(begin, std::memory_order_release);
         return range;
     }
-    throw CapacityError("'" + path + "' cannot be opened: " + std::to_string(kMostRanges) +
-                        " corpus files are open already, which is the most.");
+    throw CapacityError("'", path, "' cannot be opened: ", kMostRanges, " corpus files are open already, which is the most.");
 }
 
 }  // namespace

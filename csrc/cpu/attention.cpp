@@ -22,19 +22,11 @@ constexpr uint32_t kMaxRows = 1u << 24, kMaxHeads = 1u << 16;
 constexpr size_t kStoredRows = 16, kManyRows = 128;  // rows that one thread stores at a time; rows and heads that are worth a team
 constexpr uint64_t kTeamWork = 400'000;  // multiplications below which one thread is as fast
 
-std::string shape_of(const Numbers& array) {
-    std::string out = "[";
-    for (int i = 0; i < 4; ++i) out += (i ? ", " : "") + std::to_string(array.shape[i]);
-    return out + "]";
-}
-
 void check_array(const char* name, const Numbers& array, size_t heads, size_t rows, size_t dim) {
     if (array.shape[0] != 1 || array.shape[1] != heads || array.shape[2] != rows || array.shape[3] != dim)
-        throw InputError(std::string(name) + " has the shape " + shape_of(array) + "; expected [1, " + std::to_string(heads) + ", " +
-                         std::to_string(rows) + ", " + std::to_string(dim) + "] here");
+        throw InputError(name, " has the shape ", shape_of(array.shape, 4), "; expected ", shape_of({1, heads, rows, dim}), " here");
     if (dim > 1 && array.strides[3] != 1)
-        throw InputError(std::string(name) + " has a last stride of " + std::to_string(array.strides[3]) +
-                         "; numbers of a head follow each other, so give a contiguous copy");
+        throw InputError(name, " has a last stride of ", array.strides[3], "; numbers of a head follow each other, so give a contiguous copy");
 }
 
 }  // namespace
@@ -46,23 +38,21 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
     : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kept_(std::move(kept)), kernel_(&level.attention) {
     if (kvs_.empty()) throw InputError("there are 0 kvs; expected at least 1");
     check_size("offsets", offsets_.size(), kvs_.size() + 1);
-    if (parents.size() > kMaxRows)
-        throw InputError("there are " + std::to_string(parents.size()) + " rows; expected at most " + std::to_string(kMaxRows));
+    if (parents.size() > kMaxRows) throw InputError("there are ", parents.size(), " rows; expected at most ", kMaxRows);
     check_offsets(offsets_, parents.size());
     std::vector<const Kv*> known;
     for (const auto& kv : kvs_) {
-        if (!kv) throw InputError("kvs[" + std::to_string(known.size()) + "] is None; expected a Kv");
+        if (!kv) throw InputError("kvs[", known.size(), "] is None; expected a Kv");
         if (!std::equal(kv->layers().begin(), kv->layers().end(), kvs_[0]->layers().begin(), kvs_[0]->layers().end()) ||
             kv->dtype() != kvs_[0]->dtype())
-            throw InputError("kvs[" + std::to_string(known.size()) + "] has another layout than kvs[0]; expected the same layers and dtype");
+            throw InputError("kvs[", known.size(), "] has another layout than kvs[0]; expected the same layers and dtype");
         known.push_back(kv.get());
     }
     std::sort(known.begin(), known.end());
     if (std::adjacent_find(known.begin(), known.end()) != known.end()) throw InputError("kvs has one Kv twice; expected each once");
     for (size_t i = 0; i < kept_.size(); ++i)
         if (kept_[i] >= kvs_[0]->layers().size() || (i > 0 && kept_[i] <= kept_[i - 1]))
-            throw InputError("kept[" + std::to_string(i) + "] is " + std::to_string(kept_[i]) + "; expected layers from 0 to " +
-                             std::to_string(kvs_[0]->layers().size() - 1) + ", rising");
+            throw InputError("kept[", i, "] is ", kept_[i], "; expected layers from 0 to ", kvs_[0]->layers().size() - 1, ", rising");
 
     positions_.reserve(parents.size()), places_.reserve(parents.size());
     std::vector<uint32_t> path;
@@ -72,8 +62,7 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
         for (uint32_t row = 0; row < count; ++row) {
             const int32_t parent = parents[first + row];
             if (parent < -1 || parent >= static_cast<int32_t>(row))
-                throw InputError("the parent of row " + std::to_string(row) + " of request " + std::to_string(i) + " is " +
-                                 std::to_string(parent) + "; expected -1 or a row before it");
+                throw InputError("the parent of row ", row, " of request ", i, " is ", parent, "; expected -1 or a row before it");
             Place place{static_cast<uint32_t>(i), 0, 0, rests_.size()};
             if (parent >= 0) {
                 const Place& above = places_[first + static_cast<uint32_t>(parent)];
@@ -96,31 +85,27 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
 void AttentionStep::check(const AttentionInput& input) const {
     const auto layers = kvs_[0]->layers();
     const size_t count = kept_.empty() ? layers.size() : kept_.size();
-    if (input.layer >= count) throw InputError("layer " + std::to_string(input.layer) + " does not exist; there are " + std::to_string(count));
+    if (input.layer >= count) throw InputError("layer ", input.layer, " does not exist; there are ", count);
     const KvLayer& layer = layers[place_of(input.layer)];
     const size_t heads = input.query.shape[1], rows = input.query.shape[2];
     if (heads == 0 || heads > kMaxHeads || heads % layer.heads != 0)
-        throw InputError("there are " + std::to_string(heads) + " query heads; expected a multiple of " + std::to_string(layer.heads) +
-                         ", the key heads, up to " + std::to_string(kMaxHeads));
+        throw InputError("there are ", heads, " query heads; expected a multiple of ", layer.heads, ", the key heads, up to ", kMaxHeads);
     if (rows < positions_.size() || rows > kMaxRows)
-        throw InputError("query has " + std::to_string(rows) + " rows; expected " + std::to_string(positions_.size()) + " to " +
-                         std::to_string(kMaxRows) + ", at least the rows of the step");
+        throw InputError("query has ", rows, " rows; expected ", positions_.size(), " to ", kMaxRows, ", at least the rows of the step");
     check_array("query", input.query, heads, rows, layer.key_dim);
     check_array("key", input.key, layer.heads, rows, layer.key_dim);
     check_array("value", input.value, layer.heads, rows, layer.value_dim);
     const Numbers& out = input.out;
-    const size_t wanted[4] = {1, rows, heads, layer.value_dim};
+    const size_t wanted[] = {1, rows, heads, layer.value_dim};
     if (!std::equal(wanted, wanted + 4, out.shape))
-        throw InputError("out has the shape " + shape_of(out) + "; expected [1, " + std::to_string(rows) + ", " + std::to_string(heads) + ", " +
-                         std::to_string(layer.value_dim) + "] here");
+        throw InputError("out has the shape ", shape_of(out.shape, 4), "; expected ", shape_of(wanted, 4), " here");
     int64_t step = 1;
     for (int i = 3; i >= 0; step *= static_cast<int64_t>(out.shape[i--]))
         if (out.shape[i] > 1 && out.strides[i] != step) throw InputError("out is not contiguous; expected a contiguous array");
-    if (!std::isfinite(input.scaling)) throw InputError("scaling is " + std::to_string(input.scaling) + "; expected a finite number");
+    if (!std::isfinite(input.scaling)) throw InputError("scaling is ", input.scaling, "; expected a finite number");
     if (!(input.softcap >= 0) || std::isinf(input.softcap))
-        throw InputError("softcap is " + std::to_string(input.softcap) + "; expected 0 (none) or more, and finite");
-    if (input.sinks && input.sink_count != heads)
-        throw InputError("sinks has " + std::to_string(input.sink_count) + " values; expected " + std::to_string(heads));
+        throw InputError("softcap is ", input.softcap, "; expected 0 (none) or more, and finite");
+    if (input.sinks && input.sink_count != heads) throw InputError("sinks has ", input.sink_count, " values; expected ", heads);
     check_threads(input.threads);
 }
 
@@ -260,7 +245,7 @@ void AttentionStep::attend_in(const AttentionInput& input) {
     for (const auto& kv : kvs_) uses.emplace_back(*kv);
     for (size_t i = 0; i < kvs_.size(); ++i)
         if (kvs_[i]->version() != versions_[i])
-            throw StateError("the Kv of request " + std::to_string(i) + " has changed since the step began; begin another step");
+            throw StateError("the Kv of request ", i, " has changed since the step began; begin another step");
 
     const KvLayer& layer = kvs_[0]->layers()[input.layer];
     const size_t heads = input.query.shape[1], rows = positions_.size();

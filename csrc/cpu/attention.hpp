@@ -21,6 +21,16 @@ struct Numbers {
     void* data;
     size_t shape[4];
     int64_t strides[4];
+
+    /// Rows of heads, one row after the other, as [1, heads, rows, width] or as [1, rows, heads, width].
+    static Numbers by_heads(void* data, size_t rows, size_t heads, size_t width) {
+        const auto head = static_cast<int64_t>(width), row = static_cast<int64_t>(heads * width);
+        return {data, {1, heads, rows, width}, {static_cast<int64_t>(rows) * row, head, row, 1}};
+    }
+    static Numbers by_rows(void* data, size_t rows, size_t heads, size_t width) {
+        const auto head = static_cast<int64_t>(width), row = static_cast<int64_t>(heads * width);
+        return {data, {1, rows, heads, width}, {static_cast<int64_t>(rows) * row, row, head, 1}};
+    }
 };
 
 struct AttentionInput {

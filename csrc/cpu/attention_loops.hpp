@@ -1,4 +1,4 @@
-// The loops of attention, for one level; see csrc/cpu/level.hpp.
+// The loops of attention, for one level; see csrc/cpu/level.cpp.
 //
 // The bits of a lane depend on its query and on the keys and values it sees, in text order, and on nothing else:
 // - a score is one chain of sums over the key's numbers;

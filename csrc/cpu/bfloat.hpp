@@ -1,4 +1,4 @@
-// Numbers of bfloat16: the upper halves of floats. Without the standard library, for the reason that csrc/cpu/level.hpp gives.
+// Numbers of bfloat16: the upper halves of floats. Without the standard library, for the reason that csrc/cpu/level.cpp gives.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -20,14 +19,14 @@ constexpr size_t kPiece = size_t{512} << 10;  // bytes of rows that a thread rea
 struct File {
     const int descriptor;
     explicit File(const std::string& path) : descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-        if (descriptor < 0) throw InputError("'" + path + "' cannot be read: " + std::strerror(errno));
+        if (descriptor < 0) throw InputError("'", path, "' cannot be read: ", std::strerror(errno));
     }
     File(const File&) = delete;
     ~File() { ::close(descriptor); }
 
     uint64_t size() const {
         struct stat found;
-        if (::fstat(descriptor, &found) != 0) throw InputError(std::string("the file's size cannot be read: ") + std::strerror(errno));
+        if (::fstat(descriptor, &found) != 0) throw InputError("the file's size cannot be read: ", std::strerror(errno));
         return static_cast<uint64_t>(found.st_size);
     }
 
@@ -35,8 +34,8 @@ struct File {
         while (bytes) {
             const ssize_t got = ::pread(descriptor, to, bytes, static_cast<off_t>(at));
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0) throw InputError(std::string("it cannot be read: ") + std::strerror(errno));
-            if (got == 0) throw InputError("the file became shorter: it ends at byte " + std::to_string(at));
+            if (got < 0) throw InputError("it cannot be read: ", std::strerror(errno));
+            if (got == 0) throw InputError("the file became shorter: it ends at byte ", at);
             to += got, bytes -= static_cast<size_t>(got), at += static_cast<uint64_t>(got);
         }
     }
@@ -69,7 +68,7 @@ void named(const StoredLinear& stored, const Work& work) {
     try {
         work();
     } catch (const InputError& error) {
-        throw InputError("the tensor '" + stored.name + "' cannot be used: " + error.what());
+        throw InputError("the tensor '", stored.name, "' cannot be used: ", error.what());
     }
 }
 
@@ -85,21 +84,17 @@ std::vector<std::shared_ptr<BlockLinear>> read_linears(const std::string& path, 
         named(one, [&] {
             const size_t bytes = stored_bytes_of(one.format, one.outs, one.ins);
             if (one.start > size || bytes > size - one.start)  // before there is memory for it
-                throw InputError("it should have " + std::to_string(bytes) + " bytes at " + std::to_string(one.start) + ", but the file has " + std::to_string(size));
+                throw InputError("it should have ", bytes, " bytes at ", one.start, ", but the file has ", size);
             check_order(one.order, one.outs);
             const auto& layer = layers.emplace_back(std::make_shared<BlockLinear>(one.format, one.outs, one.ins, one.bias, level));
             const size_t at_a_time = std::max<size_t>(1, kPiece / (layer->row_bytes() * level.blocks.outs));
             for (size_t first = 0; first < layer->panels(); first += at_a_time)
                 pieces.push_back({layers.size() - 1, first, std::min(layer->panels(), first + at_a_time)});
         });
-    std::atomic<bool> stop = false;
-    std::atomic<size_t> next = 0;
-    in_parallel(threads, stop, [&](uint32_t) {
-        std::vector<uint8_t> read;
-        for (size_t i; !stop && (i = next.fetch_add(1)) < pieces.size();) {
-            const Piece& piece = pieces[i];
-            named(stored[piece.layer], [&] { lay_out(file, stored[piece.layer], *layers[piece.layer], piece, read); });
-        }
+    std::vector<std::vector<uint8_t>> read(threads);
+    in_parallel(threads, pieces.size(), [&](size_t i, uint32_t member) {
+        const Piece& piece = pieces[i];
+        named(stored[piece.layer], [&] { lay_out(file, stored[piece.layer], *layers[piece.layer], piece, read[member]); });
     });
     return layers;
 }

@@ -10,7 +10,7 @@
 // and K formats have the scales of the scales before every 8 blocks. So the bytes are those of the file, in another order.
 // Numbers of F32, F16 and BF16 stand as [input][output].
 //
-// Without the standard library, for the reason that csrc/cpu/level.hpp gives.
+// Without the standard library, for the reason that csrc/cpu/level.cpp gives.
 #pragma once
 
 #include <cstddef>

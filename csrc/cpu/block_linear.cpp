@@ -19,9 +19,6 @@ constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
 constexpr size_t kShares = 8;              // that a thread takes, if all are equally fast
 constexpr size_t kTeamWork = 48 << 10;     // products below which one thread is as fast
 
-std::string shape_of(size_t outs, size_t ins) { return "[" + std::to_string(outs) + ", " + std::to_string(ins) + "]"; }
-std::string shape_of(const BlockLinear& layer) { return shape_of(layer.outs(), layer.ins()); }
-
 /// Memory for weights, which are many pieces of all sizes that live as long as their model: one behind the other in large pieces,
 /// where an allocator for pieces that come and go would round each of them up.
 std::shared_ptr<uint8_t> memory_for(size_t bytes) {
@@ -52,25 +49,16 @@ std::shared_ptr<uint8_t> memory_for(size_t bytes) {
 /// The outputs, if so many bytes are theirs: checked before there is memory for them.
 size_t outs_in(Format format, size_t bytes, size_t outs, size_t ins) {
     if (const size_t wanted = stored_bytes_of(format, outs, ins); bytes != wanted)
-        throw InputError("weight has " + std::to_string(bytes) + " bytes; " + shape_of(outs, ins) + " of " + facts_of(format).name + " has " + std::to_string(wanted));
+        throw InputError("weight has ", bytes, " bytes; ", shape_of({outs, ins}), " of ", facts_of(format).name, " has ", wanted);
     return outs;
 }
 
 void check(std::span<const BlockProduct> products, uint32_t threads) {
-    check_threads(threads);
-    if (products.empty() || products.size() > PanelCall<Job>::kMostProducts)
-        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(PanelCall<Job>::kMostProducts));
-    const BlockLinear& first = products[0].layer;
-    for (const BlockProduct& p : products) {
-        for (const BlockLinear* const other : {&p.layer, p.up})
-            if (other && &other->level() != &first.level())
-                throw InputError("a layer is laid out for " + std::string(other->level().name) + ", another for " + first.level().name + "; all are of one level");
-        if (p.layer.ins() != first.ins())
-            throw InputError("a layer has the shape " + shape_of(p.layer) + "; its inputs are those of " + shape_of(first));
+    check_products(products, threads, PanelCall<Job>::kMostProducts);
+    for (const BlockProduct& p : products)
         if (p.up && (p.up->ins() != p.layer.ins() || p.up->outs() != p.layer.outs() || p.up->format() != p.layer.format()))
-            throw InputError("up is " + shape_of(*p.up) + " of " + facts_of(p.up->format()).name + "; its layer is " + shape_of(p.layer) + " of " +
+            throw InputError("up is ", shape_of(*p.up), " of ", facts_of(p.up->format()).name, "; its layer is ", shape_of(p.layer), " of ",
                              facts_of(p.layer.format()).name);
-    }
 }
 
 /// Rows in memory that the thread's next call uses again.
@@ -97,30 +85,28 @@ Format format_of(std::string_view name) {
         if (name == kFacts[i].name) return static_cast<Format>(i);
         known += (i ? ", " : "") + std::string(kFacts[i].name);
     }
-    throw InputError("the format is \"" + std::string(name.substr(0, 40)) + "\"; expected " + known);
+    throw InputError("the format is \"", name.substr(0, 40), "\"; expected ", known);
 }
 
 size_t stored_bytes_of(Format format, size_t outs, size_t ins) {
     const Facts& facts = facts_of(format);
     if (outs == 0 || outs > kMost || ins == 0 || ins > kMost)
-        throw InputError("weight has the shape " + shape_of(outs, ins) + "; both are from 1 to " + std::to_string(kMost));
-    if (ins % facts.numbers != 0)
-        throw InputError("weight has rows of " + std::to_string(ins) + " numbers; " + facts.name + " has blocks of " + std::to_string(facts.numbers));
+        throw InputError("weight has the shape ", shape_of({outs, ins}), "; both are from 1 to ", kMost);
+    if (ins % facts.numbers != 0) throw InputError("weight has rows of ", ins, " numbers; ", facts.name, " has blocks of ", facts.numbers);
     return outs * (ins / facts.numbers * facts.bytes);
 }
 
 void check_order(std::span<const int32_t> order, size_t outs) {
-    if (!order.empty() && order.size() != outs) throw InputError("order has " + std::to_string(order.size()) + " rows; expected " + std::to_string(outs));
+    if (!order.empty() && order.size() != outs) throw InputError("order has ", order.size(), " rows; expected ", outs);
     for (const int32_t row : order)
-        if (row < 0 || static_cast<size_t>(row) >= outs)
-            throw InputError("order has the row " + std::to_string(row) + "; expected 0 to " + std::to_string(outs - 1));
+        if (row < 0 || static_cast<size_t>(row) >= outs) throw InputError("order has the row ", row, "; expected 0 to ", outs - 1);
 }
 
 BlockLinear::BlockLinear(Format format, size_t outs, size_t ins, std::span<const float> bias, const Kernels& level)
     : level_(&level), format_(format), ins_(ins), outs_(outs) {
     const Facts& facts = facts_of(format);
     stored_bytes_of(format, outs, ins);
-    if (!bias.empty() && bias.size() != outs) throw InputError("bias has " + std::to_string(bias.size()) + " numbers; expected " + std::to_string(outs));
+    if (!bias.empty() && bias.size() != outs) throw InputError("bias has ", bias.size(), " numbers; expected ", outs);
     const Places places = places_of(format, level.blocks.outs);
     panel_bytes_ = is_quantised(format) ? ins / kBlock / places.supers * places.super_bytes : ins * level.blocks.outs * facts.bytes;
     panels_ = memory_for(panels() * panel_bytes_);
@@ -149,8 +135,8 @@ void BlockLinear::lay_out(size_t panel, const StoredRows& rows) {
     const Damage damage = blocks::lay_out(format_, rows, wide, ins_, level_->blocks.from_zero, to);
     if (!damage.found) return;
     const std::string place = std::to_string(damage.place), output = std::to_string(first + damage.output);
-    if (is_quantised(format_)) throw InputError("block " + place + " of output " + output + " has a scale that is no number; the file is damaged");
-    throw InputError("number " + place + " of output " + output + " is none; the file is damaged");
+    if (is_quantised(format_)) throw InputError("block ", place, " of output ", output, " has a scale that is no number; the file is damaged");
+    throw InputError("number ", place, " of output ", output, " is none; the file is damaged");
 }
 
 void BlockLinear::row(size_t out, float* to) const noexcept {

@@ -1,4 +1,4 @@
-// Linear layers with weights in blocks, for one level; see csrc/cpu/level.hpp. The bits of an output are those of its sum in
+// Linear layers with weights in blocks, for one level; see csrc/cpu/level.cpp. The bits of an output are those of its sum in
 // csrc/cpu/block_sums.hpp.
 #pragma once
 

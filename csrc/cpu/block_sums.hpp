@@ -1,4 +1,4 @@
-// The sums of linear layers with weights in blocks, for one level; see csrc/cpu/level.hpp.
+// The sums of linear layers with weights in blocks, for one level; see csrc/cpu/level.cpp.
 //
 // One output of one row is one chain of sums: block after block, the integer sum of its products times both scales, then its
 // minimum times the sum of its inputs; at last the bias. A sum of integers is the same in any order, and a row is quantised by

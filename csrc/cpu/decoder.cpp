@@ -9,13 +9,6 @@
 #include "slab.hpp"
 
 namespace foresay {
-namespace {
-
-void check_width(const std::string& name, size_t given, size_t wanted) {
-    if (given != wanted) throw InputError(name + " has the width " + std::to_string(given) + "; expected " + std::to_string(wanted));
-}
-
-}  // namespace
 
 /// The rows of one call, in memory that the thread's next call uses again.
 struct Decoder::Pass {
@@ -32,28 +25,28 @@ Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weight
     : embedding_(std::move(embedding)), head_(head ? std::move(head) : embedding_), layers_(std::move(layers)), norm_(std::move(norm)), settings_(std::move(settings)) {
     if (!embedding_) throw InputError("the embedding is None; expected its weights");
     const size_t wide = settings_.head;
-    if (wide == 0 || wide % 2 != 0) throw InputError("a head has the width " + std::to_string(wide) + "; expected an even number");
+    if (wide == 0 || wide % 2 != 0) throw InputError("a head has the width ", wide, "; expected an even number");
     if (settings_.frequencies.empty()) throw InputError("there are no frequencies; expected at least one list");
     for (const auto& list : settings_.frequencies)
         if (list.size() > wide / 2 || list.size() != settings_.frequencies[0].size())
-            throw InputError("there are " + std::to_string(list.size()) + " frequencies; expected at most " + std::to_string(wide / 2) + ", and as many in every list");
+            throw InputError("there are ", list.size(), " frequencies; expected at most ", wide / 2, ", and as many in every list");
     check_width("the last norm", norm_.size(), width()), check_width("the head", head_->ins(), width());
     if (&head_->level() != &embedding_->level()) throw InputError("the head is of another level; all are of one");
     for (size_t i = 0; i < layers_.size(); ++i) {
         const Layer& l = layers_[i];
         const std::string at = " of layer " + std::to_string(i);
         for (const BlockLinear* part : {l.query.get(), l.key.get(), l.value.get(), l.out.get(), l.gate.get(), l.up.get(), l.down.get()}) {
-            if (!part) throw InputError("a linear layer" + at + " is None; expected all seven");
-            if (&part->level() != &embedding_->level()) throw InputError("a linear layer" + at + " is of another level; all are of one");
+            if (!part) throw InputError("a linear layer", at, " is None; expected all seven");
+            if (&part->level() != &embedding_->level()) throw InputError("a linear layer", at, " is of another level; all are of one");
         }
         if (l.up->format() != l.gate->format())  // which are multiplied together
-            throw InputError("the gate" + at + " is of " + blocks::facts_of(l.gate->format()).name + ", the up of " + blocks::facts_of(l.up->format()).name +
-                             "; expected one format");
+            throw InputError("the gate", at, " is of ", blocks::facts_of(l.gate->format()).name, ", the up of ",
+                             blocks::facts_of(l.up->format()).name, "; expected one format");
         if (l.query->outs() % wide != 0 || l.key->outs() % wide != 0)
-            throw InputError("the queries and keys" + at + " have the widths " + std::to_string(l.query->outs()) + " and " + std::to_string(l.key->outs()) +
-                             "; expected multiples of " + std::to_string(wide) + ", the width of a head");
+            throw InputError("the queries and keys", at, " have the widths ", l.query->outs(), " and ", l.key->outs(),
+                             "; expected multiples of ", wide, ", the width of a head");
         if (l.key->outs() == 0 || l.query->outs() % l.key->outs() != 0)
-            throw InputError("the queries" + at + " have the width " + std::to_string(l.query->outs()) + "; expected a multiple of " + std::to_string(l.key->outs()) +
+            throw InputError("the queries", at, " have the width ", l.query->outs(), "; expected a multiple of ", l.key->outs(),
                              ", that of the keys");
         check_width("the query" + at, l.query->ins(), width()), check_width("the key" + at, l.key->ins(), width());
         check_width("the value" + at, l.value->ins(), width()), check_width("the value" + at, l.value->outs(), l.key->outs());
@@ -66,7 +59,7 @@ Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weight
             if (!of->empty()) check_width("the norm of a head" + at, of->size(), wide);
         for (const Norm* after : {&l.after_attention, &l.after_mlp})
             if (!after->empty()) check_width("the norm of a result" + at, after->size(), width());
-        if (l.rope >= settings_.frequencies.size()) throw InputError("the frequencies" + at + " are those of list " + std::to_string(l.rope) + ", which is not there");
+        if (l.rope >= settings_.frequencies.size()) throw InputError("the frequencies", at, " are those of list ", l.rope, ", which is not there");
     }
 }
 
@@ -120,14 +113,9 @@ void Decoder::attend(const Layer& l, uint32_t index, const Pass& p) const {
             p.kernel.narrow(k + row * keys, keys, p.narrow_key + row * keys), p.kernel.narrow(v + row * keys, keys, p.narrow_value + row * keys);
         }
     });
-    const auto by_heads = [&](uint16_t* data, size_t count) {
-        const auto distance = static_cast<int64_t>(count * wide);
-        return Numbers{data, {1, count, p.rows, wide}, {static_cast<int64_t>(p.rows) * distance, static_cast<int64_t>(wide), distance, 1}};
-    };
-    const auto step_size = static_cast<int64_t>(queries);
-    const Numbers outs{p.seen, {1, p.rows, heads, wide}, {static_cast<int64_t>(p.rows) * step_size, step_size, static_cast<int64_t>(wide), 1}};
-    p.step.attend({index, by_heads(p.narrow_query, heads), by_heads(p.narrow_key, key_heads), by_heads(p.narrow_value, key_heads), outs, settings_.scaling, l.window, 0,
-                   settings_.score_cap, nullptr, 0, p.threads});
+    p.step.attend({index, Numbers::by_heads(p.narrow_query, p.rows, heads, wide), Numbers::by_heads(p.narrow_key, p.rows, key_heads, wide),
+                   Numbers::by_heads(p.narrow_value, p.rows, key_heads, wide), Numbers::by_rows(p.seen, p.rows, heads, wide), settings_.scaling,
+                   l.window, 0, settings_.score_cap, nullptr, 0, p.threads});
     p.kernel.widen(p.seen, p.rows * queries, q);
     add_result(*l.out, l.after_attention, q, p);
 }
@@ -144,12 +132,12 @@ void Decoder::forward(AttentionStep& step, std::span<const int32_t> tokens, std:
     const size_t rows = tokens.size(), half = settings_.frequencies[0].size();
     check_threads(threads);
     if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; expected bfloat16");
-    if (positions.size() != rows) throw InputError("there are " + std::to_string(rows) + " tokens; the step has " + std::to_string(positions.size()) + " rows");
+    if (positions.size() != rows) throw InputError("there are ", rows, " tokens; the step has ", positions.size(), " rows");
     for (const int32_t token : tokens)
         if (token < 0 || static_cast<size_t>(token) >= embedding_->outs())
-            throw InputError("token " + std::to_string(token) + " is not in the vocabulary; expected 0 to " + std::to_string(embedding_->outs() - 1));
+            throw InputError("token ", token, " is not in the vocabulary; expected 0 to ", embedding_->outs() - 1);
     for (const int64_t row : needed)
-        if (row < 0 || static_cast<size_t>(row) >= rows) throw InputError("row " + std::to_string(row) + " is needed; there are " + std::to_string(rows));
+        if (row < 0 || static_cast<size_t>(row) >= rows) throw InputError("row ", row, " is needed; there are ", rows);
 
     size_t queries = 0, keys = 0, inner = 0;
     for (const Layer& l : layers_) queries = std::max(queries, l.query->outs()), keys = std::max(keys, l.key->outs()), inner = std::max(inner, l.gate->outs());

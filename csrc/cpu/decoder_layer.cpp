@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <string>
 
-#include "errors.hpp"
+#include "checks.hpp"
 #include "slab.hpp"
 #include "threads.hpp"
 
 namespace foresay {
-namespace {
-
-void check_width(const char* name, size_t given, size_t wanted) {
-    if (given != wanted) throw InputError(std::string(name) + " has the width " + std::to_string(given) + "; expected " + std::to_string(wanted));
-}
-
-}  // namespace
 
 void rms_norm(const layer::Kernel& kernel, const uint16_t* x, int64_t step, size_t rows, size_t width, const uint16_t* weight, float eps,
               uint16_t* out) noexcept {
@@ -26,8 +19,7 @@ DecoderLayer::DecoderLayer(Parts parts, size_t head) : parts_(std::move(parts)),
     for (const Linear* layer : {p.query.get(), p.key.get(), p.value.get(), p.out.get(), p.gate.get(), p.up.get(), p.down.get()})
         if (!layer) throw InputError("a linear layer is None; expected all seven");
     if (head == 0 || head % 2 != 0 || p.query->outs() % head != 0 || p.key->outs() % head != 0)
-        throw InputError("a head has the width " + std::to_string(head) + "; expected an even divisor of " + std::to_string(p.query->outs()) + " queries and " +
-                         std::to_string(p.key->outs()) + " keys");
+        throw InputError("a head has the width ", head, "; expected an even divisor of ", p.query->outs(), " queries and ", p.key->outs(), " keys");
     check_width("key", p.key->ins(), width()), check_width("value", p.value->ins(), width());
     check_width("value", p.value->outs(), p.key->outs());
     check_width("out", p.out->ins(), p.query->outs()), check_width("out", p.out->outs(), width());
@@ -66,15 +58,11 @@ void DecoderLayer::forward(AttentionStep& step, const Place& place, uint16_t* x,
             place_heads(k + row * keys, key_heads, of_keys, row);
         }
     });
-    const auto by_heads = [&](uint16_t* data, size_t count) {
-        const auto distance = static_cast<int64_t>(count * head_);
-        return Numbers{data, {1, count, rows, head_}, {static_cast<int64_t>(rows) * distance, static_cast<int64_t>(head_), distance, 1}};
-    };
-    const auto step_size = static_cast<int64_t>(queries);
-    const Numbers outs{seen, {1, rows, heads, head_}, {static_cast<int64_t>(rows) * step_size, step_size, static_cast<int64_t>(head_), 1}};
-    step.attend({place.layer, by_heads(q, heads), by_heads(k, key_heads), by_heads(v, key_heads), outs, place.scaling, place.window, place.chunk, 0, nullptr, 0, place.threads});
+    step.attend({place.layer, Numbers::by_heads(q, rows, heads, head_), Numbers::by_heads(k, rows, key_heads, head_),
+                 Numbers::by_heads(v, rows, key_heads, head_), Numbers::by_rows(seen, rows, heads, head_), place.scaling, place.window,
+                 place.chunk, 0, nullptr, 0, place.threads});
     const Product returned{*out, x, nullptr, x};
-    multiply({&returned, 1}, seen, step_size, rows, place.threads);
+    multiply({&returned, 1}, seen, static_cast<int64_t>(queries), rows, place.threads);
 
     norm_rows(before_mlp);
     const Product gated{*gate, between, up.get()};

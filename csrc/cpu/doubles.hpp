@@ -1,4 +1,4 @@
-// Sums of doubles, and e^x of them, for one level; see csrc/cpu/level.hpp. Sums go over a fixed number of lanes, whatever the
+// Sums of doubles, and e^x of them, for one level; see csrc/cpu/level.cpp. Sums go over a fixed number of lanes, whatever the
 // machine's vectors are, which are folded in a fixed order.
 #pragma once
 

@@ -14,9 +14,7 @@ namespace {
 constexpr uint32_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxDim = 4096;
 
 void check(const char* name, uint32_t value, uint32_t most, size_t layer) {
-    if (value == 0 || value > most)
-        throw InputError(std::string(name) + " of layer " + std::to_string(layer) + " is " + std::to_string(value) + "; expected 1 to " +
-                         std::to_string(most));
+    if (value == 0 || value > most) throw InputError(name, " of layer ", layer, " is ", value, "; expected 1 to ", most);
 }
 
 /// A word with another low (0) or high (1) half.
@@ -28,7 +26,7 @@ uint32_t rounded(uint32_t value, uint32_t step) { return (value + step - 1) / st
 
 Kv::Kv(std::vector<KvLayer> layers, Dtype dtype) : layers_(std::move(layers)), dtype_(dtype) {
     if (layers_.empty() || layers_.size() > kMaxLayers)
-        throw InputError("there are " + std::to_string(layers_.size()) + " layers; expected 1 to " + std::to_string(kMaxLayers));
+        throw InputError("there are ", layers_.size(), " layers; expected 1 to ", kMaxLayers);
     for (size_t i = 0; i < layers_.size(); ++i) {
         const KvLayer& layer = layers_[i];
         check("kv_heads", layer.heads, kMaxHeads, i);
@@ -61,8 +59,7 @@ void Kv::end_step() noexcept {
 }
 
 uint32_t Kv::grown(uint64_t tokens) const {
-    if (tokens > kMaxTokens)
-        throw CapacityError("room for " + std::to_string(tokens) + " tokens is too much; expected at most " + std::to_string(kMaxTokens));
+    if (tokens > kMaxTokens) throw CapacityError("room for ", tokens, " tokens is too much; expected at most ", kMaxTokens);
     return rounded(static_cast<uint32_t>(std::max<uint64_t>(tokens, std::min<uint64_t>(kMaxTokens, 2 * uint64_t{capacity_}))), kStep);
 }
 
@@ -99,11 +96,9 @@ void Kv::keep(std::span<const int32_t> path) {
     const auto least = std::min_element(tails_.begin(), tails_.end());
     for (size_t i = 0; i < path.size(); ++i) {
         if (path[i] < 0 || static_cast<uint32_t>(path[i]) >= *least)
-            throw InputError("path[" + std::to_string(i) + "] is " + std::to_string(path[i]) + ", but layer " +
-                             std::to_string(least - tails_.begin()) + " has " + std::to_string(*least) + " rows of the last step");
+            throw InputError("path[", i, "] is ", path[i], ", but layer ", least - tails_.begin(), " has ", *least, " rows of the last step");
         if (i > 0 && path[i] <= path[i - 1])
-            throw InputError("path[" + std::to_string(i) + "] is " + std::to_string(path[i]) + " after " + std::to_string(path[i - 1]) +
-                             "; a path's rows increase");
+            throw InputError("path[", i, "] is ", path[i], " after ", path[i - 1], "; a path's rows increase");
     }
     size_t moved = 0;  // rows that are not yet in their place
     while (moved < path.size() && static_cast<size_t>(path[moved]) == moved) ++moved;
@@ -134,8 +129,7 @@ void Kv::keep(std::span<const int32_t> path) {
 
 void Kv::cut(uint32_t length) {
     const Use use(*this);
-    if (length > length_)
-        throw InputError("cannot cut to " + std::to_string(length) + " tokens; there are " + std::to_string(length_));
+    if (length > length_) throw InputError("cannot cut to ", length, " tokens; there are ", length_);
     length_ = length;
     end_step();
 }
@@ -145,8 +139,7 @@ void Kv::copy_from(const Kv& other, uint32_t length) {
     const Use use(*this), others(other);
     if (other.layers_ != layers_ || other.dtype_ != dtype_)
         throw InputError("the other Kv has another layout; expected the same layers and dtype");
-    if (length > other.length_)
-        throw InputError("cannot copy " + std::to_string(length) + " tokens; the other Kv has " + std::to_string(other.length_));
+    if (length > other.length_) throw InputError("cannot copy ", length, " tokens; the other Kv has ", other.length_);
     if (length > capacity_) {
         const uint32_t capacity = grown(length);
         memory_ = room_for(capacity), capacity_ = capacity;
@@ -180,8 +173,7 @@ void Kv::put(uint32_t layer, uint32_t head, uint32_t row, const void* key, const
 }
 
 uint32_t Kv::rows(uint32_t layer) const {
-    if (layer >= layers_.size())
-        throw InputError("layer " + std::to_string(layer) + " does not exist; there are " + std::to_string(layers_.size()));
+    if (layer >= layers_.size()) throw InputError("layer ", layer, " does not exist; there are ", layers_.size());
     return length_ + tails_[layer];
 }
 

@@ -133,14 +133,14 @@ const std::vector<const Kernels*>& levels() {
 const Kernels& level_of(std::string_view name) {
     if (!name.empty()) {
         if (const Kernels* const kernels = found(name)) return *kernels;
-        throw InputError("level \"" + shown(name) + "\" cannot be run here; expected " + valid());
+        throw InputError("level \"", shown(name), "\" cannot be run here; expected ", valid());
     }
     static const Kernels& used = []() -> const Kernels& {  // tried again by the next call if this throws
         const std::string_view wanted = forced();
         if (wanted.empty()) return *levels().front();
         if (const Kernels* const kernels = found(wanted)) return *kernels;
-        throw InputError("the environment variable FORESAY_CPU is \"" + shown(wanted) +
-                         "\", a level that cannot be run here; expected " + valid() + ", or nothing, which means the first of them");
+        throw InputError("the environment variable FORESAY_CPU is \"", shown(wanted), "\", a level that cannot be run here; expected ",
+                         valid(), ", or nothing, which means the first of them");
     }();
     return used;
 }

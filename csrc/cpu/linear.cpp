@@ -16,21 +16,11 @@ constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
 constexpr size_t kShares = 4;              // that a thread takes, if all are equally fast
 constexpr size_t kTeamWork = 64 << 10;     // numbers of weights, as often as read, below which one thread is as fast
 
-std::string shape_of(const Linear& layer) { return "[" + std::to_string(layer.outs()) + ", " + std::to_string(layer.ins()) + "]"; }
-
 void check(std::span<const Product> products, uint32_t threads) {
-    check_threads(threads);
-    if (products.empty() || products.size() > PanelCall<Job>::kMostProducts)
-        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(PanelCall<Job>::kMostProducts));
-    const Linear& first = products[0].layer;
-    for (const auto& [layer, out, up, added] : products) {
-        for (const Linear* const other : {&layer, up})
-            if (other && &other->level() != &first.level())
-                throw InputError("a layer is laid out for " + std::string(other->level().name) + ", another for " + first.level().name + "; all are of one level");
-        if (layer.ins() != first.ins()) throw InputError("a layer has the shape " + shape_of(layer) + "; its inputs are those of " + shape_of(first));
+    check_products(products, threads, PanelCall<Job>::kMostProducts);
+    for (const auto& [layer, out, up, added] : products)
         if (up && (up->ins() != layer.ins() || up->outs() != layer.outs()))
-            throw InputError("up has the shape " + shape_of(*up) + "; its layer has " + shape_of(layer));
-    }
+            throw InputError("up has the shape ", shape_of(*up), "; its layer has ", shape_of(layer));
 }
 
 }  // namespace
@@ -39,7 +29,7 @@ Linear::Linear(const uint16_t* weight, size_t outs, size_t ins, int64_t out_stri
                const Kernels& level)
     : level_(&level), ins_(ins), outs_(outs), depth_((ins + kDepth - 1) / kDepth), panels_((outs + kPanel - 1) / kPanel) {
     if (outs == 0 || outs > kMost || ins == 0 || ins > kMost)
-        throw InputError("weight has the shape [" + std::to_string(outs) + ", " + std::to_string(ins) + "]; both are from 1 to " + std::to_string(kMost));
+        throw InputError("weight has the shape ", shape_of({outs, ins}), "; both are from 1 to ", kMost);
     weight_ = slab::make<uint16_t>(panels_ * depth_ * 2 * kTile);
     bias_ = slab::make<float>(panels_ * kPanel);
     const auto at = [&](size_t out, size_t in) { return weight[static_cast<int64_t>(out) * out_stride + static_cast<int64_t>(in) * in_stride]; };

@@ -1,4 +1,4 @@
-// Linear layers without matrix tiles, for one level; see csrc/cpu/level.hpp.
+// Linear layers without matrix tiles, for one level; see csrc/cpu/level.cpp.
 //
 // One output of one row is one chain of sums, input after input, then the bias. However rows and outputs share registers,
 // the chain is the same, so how rows are grouped changes no bit. Products of bfloat16 are exact floats, so that fusing changes

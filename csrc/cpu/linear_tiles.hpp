@@ -1,4 +1,4 @@
-// Linear layers in matrix tiles, for one level; see csrc/cpu/level.hpp.
+// Linear layers in matrix tiles, for one level; see csrc/cpu/level.cpp.
 //
 // One output of one row is one chain of sums: the tiles of 32 inputs one after the other, each in the processor's order,
 // then the bias. A tile's row does not see the tile's other rows, so how rows are grouped changes no bit.

@@ -1,4 +1,4 @@
-// The loops of log probabilities, for one level; see csrc/cpu/level.hpp.
+// The loops of log probabilities, for one level; see csrc/cpu/level.cpp.
 #pragma once
 
 #include "cpu/bfloat.hpp"

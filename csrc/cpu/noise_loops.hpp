@@ -1,4 +1,4 @@
-// The loops of a choice, for one level; see csrc/cpu/level.hpp.
+// The loops of a choice, for one level; see csrc/cpu/level.cpp.
 #pragma once
 
 #include "cpu/noise_kernel.hpp"

@@ -6,9 +6,29 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "checks.hpp"
 #include "threads.hpp"
 
 namespace foresay {
+
+template <class Layer>
+std::string shape_of(const Layer& layer) { return shape_of({layer.outs(), layer.ins()}); }
+
+/// Refuses layers that cannot share rows, but for the size of their `up`. Throws InputError.
+template <class Product>
+void check_products(std::span<const Product> products, uint32_t threads, size_t most) {
+    check_threads(threads);
+    if (products.empty() || products.size() > most)
+        throw InputError("there are ", products.size(), " products; expected 1 to ", most);
+    const auto& first = products[0].layer;
+    for (const Product& product : products) {
+        for (const auto* const other : {&product.layer, product.up})
+            if (other && &other->level() != &first.level())
+                throw InputError("a layer is laid out for ", other->level().name, ", another for ", first.level().name, "; all are of one level");
+        if (product.layer.ins() != first.ins())
+            throw InputError("a layer has the shape ", shape_of(product.layer), "; its inputs are those of ", shape_of(first));
+    }
+}
 
 template <class Job>
 struct PanelCall {

@@ -1,4 +1,4 @@
-// The loops over rows of the residual, for one level; see csrc/cpu/level.hpp.
+// The loops over rows of the residual, for one level; see csrc/cpu/level.cpp.
 #pragma once
 
 #include "cpu/doubles.hpp"

@@ -1,4 +1,4 @@
-// Norms, turns and conversions of bfloat16 and of float32, for one level; see csrc/cpu/level.hpp. Of bfloat16 there is nothing to
+// Norms, turns and conversions of bfloat16 and of float32, for one level; see csrc/cpu/level.cpp. Of bfloat16 there is nothing to
 // fuse: squares are exact floats, and every product is rounded before it is added.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Matrix tiles. Only for files that are compiled for them; in an unnamed namespace, for the reason that
-// csrc/cpu/level.hpp gives.
+// csrc/cpu/level.cpp gives.
 #pragma once
 
 #include <cstddef>

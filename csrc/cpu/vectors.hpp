@@ -2,7 +2,7 @@
 //   FORESAY_WIDTH  floats of a vector: 16, 8 or 4
 //   FORESAY_FUSED  whether it multiplies and adds at once, with one rounding
 //
-// In an unnamed namespace and without the standard library, for the reason that csrc/cpu/level.hpp gives.
+// In an unnamed namespace and without the standard library, for the reason that csrc/cpu/level.cpp gives.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "errors.hpp"
+#include "idle.hpp"
 #include "sampling/noise.hpp"
 
 namespace foresay {
@@ -29,9 +30,8 @@ void MergeWeights::Weight::step(float gradient) {
 }
 
 TreeMerge::TreeMerge(size_t drafters, float prior) : drafters_(drafters), prior_(prior) {
-    if (drafters == 0 || drafters > kMostDrafters)
-        throw InputError("there are " + std::to_string(drafters) + " drafters; expected 1 to " + std::to_string(kMostDrafters));
-    if (!(prior >= 0 && prior <= 1)) throw InputError("prior is " + std::to_string(prior) + "; expected a chance from 0 to 1");
+    if (drafters == 0 || drafters > kMostDrafters) throw InputError("there are ", drafters, " drafters; expected 1 to ", kMostDrafters);
+    if (!(prior >= 0 && prior <= 1)) throw InputError("prior is ", prior, "; expected a chance from 0 to 1");
 }
 
 std::unique_ptr<MergeMemory> TreeMerge::begin(const std::optional<std::string>& tenant) {
@@ -40,13 +40,7 @@ std::unique_ptr<MergeMemory> TreeMerge::begin(const std::optional<std::string>& 
     if (found == tenants_.end()) found = tenants_.emplace(tenant, std::make_shared<MergeWeights>()).first;
     found->second->used = ++clock_;
     auto made = std::make_unique<MergeMemory>(found->second);
-    while (tenants_.size() > kMostTenants) {
-        auto oldest = tenants_.end();
-        for (auto it = tenants_.begin(); it != tenants_.end(); ++it)
-            if (it->second.use_count() == 1 && (oldest == tenants_.end() || it->second->used < oldest->second->used)) oldest = it;
-        if (oldest == tenants_.end()) break;
-        tenants_.erase(oldest);
-    }
+    drop_idle(tenants_, kMostTenants);
     return made;
 }
 
@@ -194,7 +188,7 @@ void TreeMerge::pack(const MergeMemory& memory, size_t budget, std::vector<std::
         out.parents.push_back(parent < 0 ? -1 : place[static_cast<size_t>(parent)]);
         out.scores.push_back(u.scores[n]);
     }
-    out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
+    out.end_tree();
     for (size_t k = 0; k < drafters_; ++k)
         for (size_t i = first[k]; i < homes[k].size(); ++i) homes[k][i] = place[static_cast<size_t>(homes[k][i])];
 }
@@ -204,12 +198,11 @@ void TreeMerge::merge(std::span<const Drafts> drafts, std::span<const int32_t> b
     const size_t requests = budgets.size();
     if (drafts.size() != drafters_ || memories.size() != requests || noise.seeds.size() != requests ||
         noise.temperatures.size() != requests || noise.positions.size() != requests)
-        throw InputError("a merge of " + std::to_string(drafters_) + " drafters got " + std::to_string(drafts.size()) + " batches for " +
-                         std::to_string(requests) + " budgets; expected one batch of each, and one state, seed, temperature and position of each request");
+        throw InputError("a merge of ", drafters_, " drafters got ", drafts.size(), " batches for ", requests,
+                         " budgets; expected one batch of each, and one state, seed, temperature and position of each request");
     for (const Drafts& each : drafts) {
         check_drafts(each);
-        if (each.offsets.size() != requests + 1)
-            throw InputError("a batch has " + std::to_string(each.offsets.size() - 1) + " drafts; expected " + std::to_string(requests));
+        if (each.offsets.size() != requests + 1) throw InputError("a batch has ", each.offsets.size() - 1, " drafts; expected ", requests);
     }
     const std::lock_guard lock(mutex_);
     out.homes.assign(drafters_, {});
@@ -224,8 +217,7 @@ void TreeMerge::merge(std::span<const Drafts> drafts, std::span<const int32_t> b
 
 void TreeMerge::learn(std::span<MergeMemory* const> memories, std::span<const int32_t> tokens, std::span<const int32_t> offsets) {
     check_offsets(offsets, tokens.size());
-    if (offsets.size() != memories.size() + 1)
-        throw InputError("there are " + std::to_string(offsets.size() - 1) + " verdicts; expected " + std::to_string(memories.size()));
+    if (offsets.size() != memories.size() + 1) throw InputError("there are ", offsets.size() - 1, " verdicts; expected ", memories.size());
     const std::lock_guard lock(mutex_);
     for (size_t request = 0; request < memories.size(); ++request) {
         MergeMemory& memory = *memories[request];

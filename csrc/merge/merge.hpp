@@ -62,9 +62,7 @@ struct MergeMemory {
     bool sampled = false;
 };
 
-struct MergedTrees {
-    std::vector<int32_t> tokens, parents, offsets{0};
-    std::vector<float> scores;
+struct MergedTrees : DraftTrees {
     std::vector<std::vector<int32_t>> homes;  // [drafter]: where each of its nodes went, -1: it was cut
 };
 

@@ -61,11 +61,7 @@ std::shared_ptr<RecycleTenant> RecycleDrafter::tenant_of(const std::optional<std
         found = tenants_.emplace(std::move(key), std::make_shared<RecycleTenant>(options_.k, options_.orders, options_.bytes)).first;
     const std::shared_ptr<RecycleTenant> held = found->second;
     held->used = ++clock_;
-    while (tenants_.size() > options_.max_tenants) {
-        const auto oldest = oldest_idle(tenants_);
-        if (oldest == tenants_.end()) break;
-        tenants_.erase(oldest);
-    }
+    drop_idle(tenants_, options_.max_tenants);
     return held;
 }
 
@@ -74,7 +70,7 @@ std::unique_ptr<RecycleRequest> RecycleDrafter::begin(std::span<const Token> pro
     if (prompt.empty()) throw InputError("the prompt is empty; expected at least one token");
     check_tokens(prompt);
     if (!(noise.temperature >= 0) || !std::isfinite(noise.temperature) || (noise.temperature > 0 && !std::isfinite(1 / noise.temperature)))
-        throw InputError("the temperature is " + std::to_string(noise.temperature) + "; expected a number from 0 whose inverse is finite");
+        throw InputError("the temperature is ", noise.temperature, "; expected a number from 0 whose inverse is finite");
     // Made before the lock, so that it is destroyed behind it: its destructor locks too.
     std::unique_ptr<RecycleRequest> made(new RecycleRequest(*this));
     made->noise_ = noise;
@@ -88,9 +84,9 @@ std::unique_ptr<RecycleRequest> RecycleDrafter::begin(std::span<const Token> pro
 void RecycleDrafter::check(std::span<RecycleRequest* const> requests) {
     ++call_;
     for (size_t i = 0; i < requests.size(); ++i) {
-        if (requests[i]->owner_ != this) throw StateError("state " + std::to_string(i) + " is of another drafter");
-        if (requests[i]->finished_) throw StateError("state " + std::to_string(i) + " was finished before");
-        if (requests[i]->call_ == call_) throw InputError("state " + std::to_string(i) + " is in the batch twice; expected each state once");
+        if (requests[i]->owner_ != this) throw StateError("state ", i, " is of another drafter");
+        if (requests[i]->finished_) throw StateError("state ", i, " was finished before");
+        if (requests[i]->call_ == call_) throw InputError("state ", i, " is in the batch twice; expected each state once");
         requests[i]->call_ = call_;
     }
 }
@@ -197,11 +193,10 @@ void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least,
 }
 
 DraftTrees RecycleDrafter::propose(std::span<RecycleRequest* const> requests, std::span<const int32_t> budgets, float least) {
-    if (requests.size() != budgets.size())
-        throw InputError("there are " + std::to_string(requests.size()) + " states and " + std::to_string(budgets.size()) + " budgets");
+    if (requests.size() != budgets.size()) throw InputError("there are ", requests.size(), " states and ", budgets.size(), " budgets");
     for (const int32_t budget : budgets)
-        if (budget < 0 || budget > kMostBudget) throw InputError("a budget is " + std::to_string(budget) + "; expected 0 to 4096");
-    if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; expected a chance from 0 to 1");
+        if (budget < 0 || budget > kMostBudget) throw InputError("a budget is ", budget, "; expected 0 to 4096");
+    if (!(least >= 0 && least <= 1)) throw InputError("least is ", least, "; expected a chance from 0 to 1");
     const std::lock_guard lock(mutex_);
     check(requests);
     DraftTrees out;
@@ -254,8 +249,8 @@ void RecycleDrafter::observe(std::span<RecycleRequest* const> requests, std::spa
     check_parts("committed tokens", offsets, requests.size(), tokens.size());
     check_tokens(tokens);
     if (likeliest.size() != logprobs.size() || likeliest.size() % k)
-        throw InputError("there are " + std::to_string(likeliest.size()) + " likeliest tokens and " + std::to_string(logprobs.size()) +
-                         " log probabilities; expected rows of " + std::to_string(k) + " of each");
+        throw InputError("there are ", likeliest.size(), " likeliest tokens and ", logprobs.size(), " log probabilities; expected rows of ",
+                         k, " of each");
     check_tokens(likeliest, -1);
     if (!row_offsets.empty()) check_parts("likeliest tokens", row_offsets, requests.size(), likeliest.size() / k);
     const std::lock_guard lock(mutex_);
@@ -263,8 +258,8 @@ void RecycleDrafter::observe(std::span<RecycleRequest* const> requests, std::spa
     for (size_t i = 0; i < requests.size() && !row_offsets.empty(); ++i) {
         const int32_t rows = row_offsets[i + 1] - row_offsets[i];
         if (rows && static_cast<size_t>(rows) != requests[i]->drafted_.size() + 1)
-            throw InputError("state " + std::to_string(i) + " has likeliest tokens in " + std::to_string(rows) + " rows; its draft has " +
-                             std::to_string(requests[i]->drafted_.size()) + " nodes and needs one row more");
+            throw InputError("state ", i, " has likeliest tokens in ", rows, " rows; its draft has ", requests[i]->drafted_.size(),
+                             " nodes and needs one row more");
     }
     for (size_t i = 0; i < requests.size(); ++i) {
         RecycleRequest& request = *requests[i];

@@ -38,9 +38,8 @@ uint64_t hash_of(std::span<const Token> context) {
 }  // namespace
 
 TopKTable::TopKTable(uint32_t k, uint32_t orders, size_t most_bytes) : k_(k), orders_(orders), most_slots_(0) {
-    if (k == 0 || k > kMostLikely) throw InputError("k is " + std::to_string(k) + "; expected 1 to " + std::to_string(kMostLikely));
-    if (orders == 0 || orders > kMostOrders)
-        throw InputError("orders is " + std::to_string(orders) + "; expected 1 to " + std::to_string(kMostOrders));
+    if (k == 0 || k > kMostLikely) throw InputError("k is ", k, "; expected 1 to ", kMostLikely);
+    if (orders == 0 || orders > kMostOrders) throw InputError("orders is ", orders, "; expected 1 to ", kMostOrders);
     for (size_t slots = kFirstSlots; slots <= most_bytes / slot_bytes() && slots < (size_t{1} << 40); slots *= 2) most_slots_ = slots;
 }
 
@@ -53,7 +52,6 @@ TopKTable::Row TopKTable::row_of(Token token) {
         made->levels.assign(size_t{kPage} * k_, 255);
         pages_[page] = std::move(made);
     }
-    if (pages_[page]->tokens[at] < 0) ++single_;
     return {&pages_[page]->tokens[at], &pages_[page]->levels[at]};
 }
 
@@ -181,13 +179,13 @@ TopKArrays TopKTable::arrays() const {
 void TopKTable::add(const TopKArrays& arrays) {
     const size_t rows = arrays.keys.size();
     if (arrays.tokens.size() != rows * k_ || arrays.levels.size() != rows * k_)
-        throw InputError("there are " + std::to_string(rows) + " keys, " + std::to_string(arrays.tokens.size()) + " tokens and " +
-                         std::to_string(arrays.levels.size()) + " levels; expected " + std::to_string(k_) + " of each for a key");
+        throw InputError("there are ", rows, " keys, ", arrays.tokens.size(), " tokens and ", arrays.levels.size(), " levels; expected ",
+                         k_, " of each for a key");
     for (const uint64_t key : arrays.keys)
         if (!(key & kHashed) && key >= static_cast<uint64_t>(kMostSingle))
-            throw InputError("a key is " + std::to_string(key) + "; expected a token id below " + std::to_string(kMostSingle) + " or a hash");
+            throw InputError("a key is ", key, "; expected a token id below ", kMostSingle, " or a hash");
     for (const Token token : arrays.tokens)
-        if (token < -1 || token == INT32_MAX) throw InputError("a token is " + std::to_string(token) + "; expected a token id, or -1 for none");
+        if (token < -1 || token == INT32_MAX) throw InputError("a token is ", token, "; expected a token id, or -1 for none");
     for (size_t row = 0; row < rows; ++row) {
         const Token* const tokens = &arrays.tokens[row * k_];
         if (tokens[0] < 0 || ((arrays.keys[row] & kHashed) && !most_slots_)) continue;
@@ -201,7 +199,7 @@ void TopKTable::clear() {
     pages_.clear();
     hashes_.clear(), ages_.clear(), tokens_.clear(), levels_.clear();
     hashes_.shrink_to_fit(), ages_.shrink_to_fit(), tokens_.shrink_to_fit(), levels_.shrink_to_fit();
-    single_ = used_ = 0;
+    used_ = 0;
 }
 
 size_t TopKTable::bytes() const noexcept {

@@ -50,7 +50,6 @@ public:
     void clear();
 
     size_t bytes() const noexcept;
-    size_t rows() const noexcept { return single_ + used_; }
 
 private:
     struct Row {  // of a page or of the hashed part
@@ -76,7 +75,6 @@ private:
     uint32_t k_, orders_;
     size_t most_slots_;
     std::vector<std::unique_ptr<Page>> pages_;
-    size_t single_ = 0;  // rows of single tokens
     // The hashed part: slots in groups of kWays.
     std::vector<uint64_t> hashes_;  // 0: nothing
     std::vector<uint32_t> ages_;    // when last learned

@@ -50,8 +50,7 @@ std::vector<Scored>& space() {
 
 void check(const LogitRows& rows, const char* name, size_t k) {
     check_width(rows);
-    if (k > rows.width)
-        throw InputError(std::string(name) + " is " + std::to_string(k) + "; expected 0 to the " + std::to_string(rows.width) + " logits of a row");
+    if (k > rows.width) throw InputError(name, " is ", k, "; expected 0 to the ", rows.width, " logits of a row");
 }
 
 void find_topk(const LogitRows& rows, size_t row, size_t k, const Kernels& level, TopTokens& out) {
@@ -103,7 +102,7 @@ TokenLogprobs token_logprobs(const LogitRows& rows, const Wanted& wanted, uint32
     check_temperatures(wanted.temperatures);
     for (const int32_t token : wanted.tokens)
         if (token < 0 || static_cast<size_t>(token) >= rows.width)
-            throw InputError("token " + std::to_string(token) + " has no logit; expected 0 to " + std::to_string(rows.width - 1));
+            throw InputError("token ", token, " has no logit; expected 0 to ", rows.width - 1);
     TokenLogprobs out{std::vector<double>(count, NAN), std::vector<int32_t>(count * wanted.top), std::vector<double>(count * wanted.top, NAN)};
     for_each(count, threads, [&](size_t i) { find_logprobs(rows, wanted, i, level, out); });
     return out;

@@ -16,19 +16,17 @@ void check_input(const MatchInput& in) {
     check_size("room", in.room.size(), requests);
     check_size("stops", in.stops.size(), in.stop_owners.size());
     if (in.logits.count != requests + nodes)
-        throw InputError("logits have " + std::to_string(in.logits.count) + " rows; expected " + std::to_string(requests + nodes) + ", one for each request and node");
+        throw InputError("logits have ", in.logits.count, " rows; expected ", requests + nodes, ", one for each request and node");
     check_size("temperatures", in.temperatures.size(), in.logits.count);
     check_width(in.logits);
     check_temperatures(in.temperatures);
     check_drafts({in.tokens, in.parents, in.offsets, nullptr});
     for (size_t b = 0; b < requests; ++b)
         if (const int64_t most = int64_t{UINT32_MAX} - (in.offsets[b + 1] - in.offsets[b]); in.positions[b] < 0 || in.positions[b] > most)
-            throw InputError("positions[" + std::to_string(b) + "] is " + std::to_string(in.positions[b]) + "; expected 0 to " + std::to_string(most) +
-                             " with so many nodes behind it");
+            throw InputError("positions[", b, "] is ", in.positions[b], "; expected 0 to ", most, " with so many nodes behind it");
     for (size_t i = 0; i < in.stop_owners.size(); ++i)
         if (in.stop_owners[i] < (i ? in.stop_owners[i - 1] : 0) || static_cast<size_t>(in.stop_owners[i]) >= requests)
-            throw InputError("stop " + std::to_string(i) + " is of request " + std::to_string(in.stop_owners[i]) + "; expected requests that rise, below " +
-                             std::to_string(requests));
+            throw InputError("stop ", i, " is of request ", in.stop_owners[i], "; expected requests that rise, below ", requests);
 }
 
 /// A row of a request: after its text, then after each node.

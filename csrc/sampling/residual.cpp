@@ -41,8 +41,7 @@ int64_t draw_row(const residual::Kernel& kernel, const double* residual, size_t 
     for (size_t first = 0; first < width; first += kBlock)
         total += blocks.emplace_back(kernel.total(residual + first, std::min(kBlock, width - first)));
     if (!(total > 0) || std::isinf(total))
-        throw InputError("the residual of row " + std::to_string(row) + " sums to " + std::to_string(total) +
-                         "; expected a positive finite number");
+        throw InputError("the residual of row ", row, " sums to ", total, "; expected a positive finite number");
     const double goal = coin * total;
     double sum = 0;
     size_t block = 0;
@@ -64,14 +63,13 @@ void check_walks(std::span<const int64_t> walks, size_t count) {
     check_rows("walks", walks, count);
     std::vector<bool> seen(count);
     for (const int64_t walk : walks) {
-        if (seen[static_cast<size_t>(walk)]) throw InputError("walks has row " + std::to_string(walk) + " twice");
+        if (seen[static_cast<size_t>(walk)]) throw InputError("walks has row ", walk, " twice");
         seen[static_cast<size_t>(walk)] = true;
     }
 }
 
 void check_widths(size_t width, size_t other) {
-    if (width != other)
-        throw InputError("rows of " + std::to_string(width) + " values do not fit a residual of " + std::to_string(other));
+    if (width != other) throw InputError("rows of ", width, " values do not fit a residual of ", other);
     if (width == 0) throw InputError("a row has 0 values; expected at least 1");
 }
 
@@ -109,8 +107,7 @@ std::vector<double> subtract(const ResidualRows& residual, std::span<const int64
     check_walks(walks, residual.count);
     check_rows("rows", rows, probs.count);
     for (const double sum : sums)
-        if (!(sum > 0) || std::isinf(sum))
-            throw InputError("sum " + std::to_string(sum) + " of probs is not valid; expected a positive finite number");
+        if (!(sum > 0) || std::isinf(sum)) throw InputError("sum ", sum, " of probs is not valid; expected a positive finite number");
     std::vector<double> out(walks.size());
     for_each(walks.size(), threads, [&](size_t i) {
         out[i] = subtract_row(level.residual, residual.row(static_cast<size_t>(walks[i])), probs.row(static_cast<size_t>(rows[i])), residual.width, totals[i], totals[i] / sums[i]);
@@ -122,7 +119,7 @@ std::vector<int64_t> draw(const ResidualRows& residual, std::span<const double> 
     check_size("coins", coins.size(), residual.count);
     check_widths(residual.width, residual.width);
     for (const double coin : coins)
-        if (!(coin >= 0 && coin < 1)) throw InputError("coin " + std::to_string(coin) + " is not valid; expected 0 or more, and below 1");
+        if (!(coin >= 0 && coin < 1)) throw InputError("coin ", coin, " is not valid; expected 0 or more, and below 1");
     std::vector<int64_t> out(coins.size());
     for_each(coins.size(), threads, [&](size_t i) {
         out[i] = draw_row(level.residual, residual.row(i), residual.width, coins[i], i);

@@ -1,8 +1,6 @@
 // What functions over many rows share: logits, what became of each row, checks, and the threads.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -33,31 +31,25 @@ struct RowStatus {
 };
 
 inline void check_width(const LogitRows& rows) {
-    if (rows.width == 0 || rows.width > INT32_MAX)
-        throw InputError("a row has " + std::to_string(rows.width) + " logits; expected 1 to 2147483647");
+    if (rows.width == 0 || rows.width > INT32_MAX) throw InputError("a row has ", rows.width, " logits; expected 1 to 2147483647");
 }
 
 inline void check_rows(const char* name, std::span<const int64_t> rows, size_t count) {
     for (const int64_t row : rows)
-        if (row < 0 || static_cast<uint64_t>(row) >= count)
-            throw InputError(std::string(name) + " has row " + std::to_string(row) + ", but there are " + std::to_string(count) + " rows");
+        if (row < 0 || static_cast<uint64_t>(row) >= count) throw InputError(name, " has row ", row, ", but there are ", count, " rows");
 }
 
 inline void check_temperatures(std::span<const float> temperatures) {
     for (const float temperature : temperatures)
         if (!(temperature >= 0) || std::isinf(temperature))
-            throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
+            throw InputError("temperature ", temperature, " is not valid; expected 0 or more, and finite");
 }
 
 /// Calls work(i) for i = 0 .. count - 1.
 template <class Work>
 void for_each(size_t count, uint32_t threads, Work&& work) {
     check_threads(threads);
-    std::atomic<bool> stop = false;
-    std::atomic<size_t> next = 0;
-    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(count, 1, threads)), stop, [&](uint32_t) {
-        for (size_t i; !stop && (i = next++) < count;) work(i);
-    });
+    in_parallel(threads, count, [&](size_t i, uint32_t) { work(i); });
 }
 
 }  // namespace foresay

@@ -248,7 +248,7 @@ size_t Automaton::bytes() const noexcept {
 
 Automaton::Description Automaton::describe(State state) const {
     if (state & kInner ? (state & ~kInner) >= nodes_.size() : state >= positions_.size())
-        throw InputError("state " + std::to_string(state) + " does not exist in this automaton");
+        throw InputError("state ", state, " does not exist in this automaton");
     Description out{};
     out.link = state == kRoot ? kRoot : link(state);
     out.shortest = shortest(state);

@@ -37,8 +37,7 @@ int64_t key_of(const int32_t* text, uint32_t length) noexcept {
 
 Rows read_rows(std::span<const uint32_t> counts, std::span<const int32_t> lengths, const RowTexts& texts) {
     if (counts.size() > lengths.size() || counts.size() > texts.rows)
-        throw InputError(std::to_string(counts.size()) + " rows got tokens or none; there are " + std::to_string(lengths.size()) +
-                         " lengths and " + std::to_string(texts.rows) + " texts");
+        throw InputError(counts.size(), " rows got tokens or none; there are ", lengths.size(), " lengths and ", texts.rows, " texts");
     Rows out;
     for (std::vector<int32_t>* values : {&out.numbers, &out.lengths, &out.tokens, &out.offsets}) values->reserve(2 * counts.size() + 1);
     out.before.reserve(counts.size());
@@ -52,8 +51,7 @@ Rows read_rows(std::span<const uint32_t> counts, std::span<const int32_t> length
         if (count == 0) continue;
         const int32_t length = lengths[row];
         if (length < 0 || static_cast<size_t>(length) > texts.width || static_cast<uint32_t>(length) < count)
-            throw InputError("row " + std::to_string(row) + " has " + std::to_string(length) + " tokens, of which " + std::to_string(count) +
-                             " are new; there is room for " + std::to_string(texts.width));
+            throw InputError("row ", row, " has ", length, " tokens, of which ", count, " are new; there is room for ", texts.width);
         const int32_t* const text = texts.tokens + row * texts.stride;
         out.numbers.push_back(static_cast<int32_t>(row));
         out.lengths.push_back(length);

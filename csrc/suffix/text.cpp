@@ -20,7 +20,7 @@ TextDrafter::~TextDrafter() = default;
 
 std::unique_lock<std::mutex> TextDrafter::enter() const {
     std::unique_lock lock(mutex_);
-    if (failure_) throw StateError(std::string("this drafter failed before: ") + failure_ + "; expected a new drafter");
+    if (failure_) throw StateError("this drafter failed before: ", failure_, "; expected a new drafter");
     return lock;
 }
 
@@ -34,27 +34,24 @@ void TextDrafter::check(const Request& request) const {
     if (request.finished_) throw StateError("this state is finished; begin a new one");
 }
 
-void TextDrafter::check_all(std::span<Request* const> requests) {
+void TextDrafter::check_all(Batch requests) {
     ++call_;
     for (size_t i = 0; i < requests.size(); ++i) {
         if (i + kAhead < requests.size())
             for (size_t line = 0; line < 192; line += 64) foresay::prefetch(reinterpret_cast<const char*>(requests[i + kAhead]) + line);
         check(*requests[i]);
-        if (requests[i]->call_ == call_)
-            throw InputError("state " + std::to_string(i) + " is in the batch twice; expected each state once");
+        if (requests[i]->call_ == call_) throw InputError("state ", i, " is in the batch twice; expected each state once");
         requests[i]->call_ = call_;
     }
 }
 
 /// No tenant is not the tenant with the empty name.
-std::string TextDrafter::key_of(const std::optional<std::string>& tenant) { return tenant ? "=" + *tenant : ""; }
+std::string TextDrafter::key_of(const Name& tenant) { return tenant ? "=" + *tenant : ""; }
 
-std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const std::optional<std::string>& group,
-                                            const std::optional<std::string>& tenant) {
-    if (prompt.empty()) throw InputError("the prompt is empty; a prompt has 1 to " + std::to_string(options_.max_tokens) + " tokens");
+std::unique_ptr<Request> TextDrafter::begin(Text prompt, const Name& group, const Name& tenant) {
+    if (prompt.empty()) throw InputError("the prompt is empty; a prompt has 1 to ", options_.max_tokens, " tokens");
     if (prompt.size() > options_.max_tokens)
-        throw InputError("the prompt has " + std::to_string(prompt.size()) + " tokens; a prompt has 1 to " +
-                         std::to_string(options_.max_tokens) + " tokens");
+        throw InputError("the prompt has ", prompt.size(), " tokens; a prompt has 1 to ", options_.max_tokens, " tokens");
     check_tokens(prompt);
     std::unique_ptr<Request> request(new Request(*this));
     request->text_.assign(prompt.begin(), prompt.end());
@@ -66,7 +63,7 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
         for (const Token token : prompt) request->own_->extend(request->sequence_, token);
         request->match_ = request->own_->cursor(request->sequence_);
     }
-    const std::span<const Token> lead = prompt.last(std::min<size_t>(kLead, prompt.size()));
+    const Text lead = prompt.last(std::min<size_t>(kLead, prompt.size()));
     for (const auto& corpus : corpora_) {
         FrozenIndex::Cursor cursor;
         for (const Token token : lead) corpus->advance(cursor, token);
@@ -146,18 +143,16 @@ void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
     }
 }
 
-void TextDrafter::check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const {
+void TextDrafter::check_budgets(Batch requests, Counts budgets, float least) const {
     if (requests.size() != budgets.size())
-        throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(budgets.size()) +
-                         " budgets; expected one for each state");
-    if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; a chance is from 0 to 1");
+        throw InputError(requests.size(), " states came with ", budgets.size(), " budgets; expected one for each state");
+    if (!(least >= 0 && least <= 1)) throw InputError("least is ", least, "; a chance is from 0 to 1");
     for (size_t i = 0; i < budgets.size(); ++i)
         if (budgets[i] < 0 || budgets[i] > kMaxBudget)
-            throw InputError("budgets[" + std::to_string(i) + "] is " + std::to_string(budgets[i]) +
-                             "; expected a whole number from 0 to " + std::to_string(kMaxBudget));
+            throw InputError("budgets[", i, "] is ", budgets[i], "; expected a whole number from 0 to ", kMaxBudget);
 }
 
-DraftTrees TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) {
+DraftTrees TextDrafter::propose(Batch requests, Counts budgets, float least) {
     check_budgets(requests, budgets, least);
     const auto lock = enter();
     check_all(requests);
@@ -172,7 +167,7 @@ DraftTrees TextDrafter::propose(std::span<Request* const> requests, std::span<co
     return out;
 }
 
-void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, DraftTrees& out) {
+void TextDrafter::draft_by_sam(Batch requests, Counts budgets, DraftTrees& out) {
     TreeGrower& places = growers_.front();
     for (size_t i = 0; i < requests.size(); ++i) {
         find_sources(*requests[i], places);
@@ -185,7 +180,7 @@ void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<con
 }
 
 /// Follows the committed tokens through what the last propose considered, and learns from each step's candidates.
-void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
+void TextDrafter::learn(const Request& request, Text tokens) {
     const Considered& considered = request.considered_;
     Calibration& calibration = request.tenant_->calibration;
     TokenBias* bias = options_.history ? &request.tenant_->bias : nullptr;

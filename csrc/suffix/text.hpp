@@ -106,33 +106,35 @@ struct Tenant {
 
 class TextDrafter {
 public:
+    using Batch = std::span<Request* const>;
+    using Text = std::span<const Token>;
+    using Counts = std::span<const int32_t>;  // budgets, or offsets
+    using Name = std::optional<std::string>;  // of a tenant or a group; none is not the empty one
+
     TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora);
     ~TextDrafter();
 
-    std::unique_ptr<Request> begin(std::span<const Token> prompt, const std::optional<std::string>& group,
-                                   const std::optional<std::string>& tenant);
+    std::unique_ptr<Request> begin(Text prompt, const Name& group, const Name& tenant);
     /// One tree per request. Requests are unchanged but for what they remember of this call; if it fails, they remember no draft.
-    DraftTrees propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least);
+    DraftTrees propose(Batch requests, Counts budgets, float least);
     /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
-    void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
+    void observe(Batch requests, Text tokens, Counts offsets);
     /// observe() and propose() for the same requests, which is faster than one after the other.
-    DraftTrees step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
-                    std::span<const int32_t> budgets, float least);
+    DraftTrees step(Batch requests, Text tokens, Counts offsets, Counts budgets, float least);
     void finish(Request& request);
     std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
     std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
     /// Adds a finished text to a group, which is made if it is not there: the prompt's end and an answer to it.
-    void add_to_group(const std::string& group, const std::optional<std::string>& tenant, std::span<const Token> prompt,
-                      std::span<const Token> answer);
+    void add_to_group(const std::string& group, const Name& tenant, Text prompt, Text answer);
     /// The texts of the tenant's history are of an old version now; those of the last `keep` versions stay.
-    void new_version(const std::optional<std::string>& tenant, uint64_t keep);
-    void drop_group(const std::string& group, const std::optional<std::string>& tenant);
+    void new_version(const Name& tenant, uint64_t keep);
+    void drop_group(const std::string& group, const Name& tenant);
     void drop_tenant(const std::string& name);
     /// Refuses every further call, because of what a change or its caller ran out of.
     void fail(const char* reason) noexcept;
 
     size_t bytes() const;
-    size_t bytes_of(const std::optional<std::string>& tenant) const;  // its history, its groups and its running requests
+    size_t bytes_of(const Name& tenant) const;  // its history, its groups and its running requests
     size_t tokens() const;  // held, each as often as it is held
     size_t groups() const;
     void check_integrity() const;
@@ -166,34 +168,34 @@ private:
         }
     }
     void check(const Request& request) const;
-    void check_all(std::span<Request* const> requests);
+    void check_all(Batch requests);
     struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i
-        std::span<const Token> tokens;
-        std::span<const int32_t> offsets;
-        std::span<const Token> operator[](size_t i) const {
+        Text tokens;
+        Counts offsets;
+        Text operator[](size_t i) const {
             return tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
         }
     };
-    void check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const;
+    void check_budgets(Batch requests, Counts budgets, float least) const;
     bool chains() const noexcept { return options_.growth.chain && !options_.sam && corpora_.empty(); }
     void find_bookmarks(Request& request) const;
     void find_sources(Request& request, TreeGrower& grower) const;
     void start(Request& request, uint32_t budget, float least, TreeGrower& grower) const;
     void start(Request& request, uint32_t budget, float least, ChainGrower& grower) const;
     template <class Grower>
-    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, Grower* growers, DraftTrees& out) const;
-    void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, DraftTrees& out);
-    void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, DraftTrees& out);
+    void grow(Batch requests, Counts budgets, float least, Grower* growers, DraftTrees& out) const;
+    void draft(Batch requests, Counts budgets, float least, DraftTrees& out);
+    void draft_by_sam(Batch requests, Counts budgets, DraftTrees& out);
     template <class Work>
     void for_lanes(size_t requests, DraftTrees* out, Work&& work);
-    void commit(std::span<Request* const> requests, const Committed& committed, std::span<const int32_t> budgets, float least, DraftTrees* out);
-    void learn_all(std::span<Request* const> requests, const Committed& committed);
-    void commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const;
-    void learn(const Request& request, std::span<const Token> tokens);
+    void commit(Batch requests, const Committed& committed, Counts budgets, float least, DraftTrees* out);
+    void learn_all(Batch requests, const Committed& committed);
+    void commit_lanes(Batch requests, const Committed& committed, size_t first) const;
+    void learn(const Request& request, Text tokens);
     void forget(Request& request) noexcept;
     void evict();
     void shrink_own() noexcept;
-    static std::string key_of(const std::optional<std::string>& tenant);
+    static std::string key_of(const Name& tenant);
 
     TextOptions options_;
     std::vector<std::shared_ptr<const FrozenIndex>> corpora_;

@@ -5,11 +5,9 @@
 
 namespace foresay {
 
-void TextDrafter::add_to_group(const std::string& group, const std::optional<std::string>& tenant, std::span<const Token> prompt,
-                               std::span<const Token> answer) {
+void TextDrafter::add_to_group(const std::string& group, const Name& tenant, Text prompt, Text answer) {
     if (prompt.size() + answer.size() > options_.max_tokens)
-        throw InputError("the text has " + std::to_string(prompt.size() + answer.size()) + " tokens; expected at most " +
-                         std::to_string(options_.max_tokens));
+        throw InputError("the text has ", prompt.size() + answer.size(), " tokens; expected at most ", options_.max_tokens);
     check_tokens(prompt);
     check_tokens(answer);
     const auto lock = enter();
@@ -25,18 +23,18 @@ void TextDrafter::add_to_group(const std::string& group, const std::optional<std
     evict();
 }
 
-void TextDrafter::new_version(const std::optional<std::string>& tenant, uint64_t keep) {
+void TextDrafter::new_version(const Name& tenant, uint64_t keep) {
     const auto lock = enter();
     const auto found = tenants_.find(key_of(tenant));
     if (found != tenants_.end()) found->second->history.new_version(keep);
 }
 
-void TextDrafter::drop_group(const std::string& group, const std::optional<std::string>& tenant) {
+void TextDrafter::drop_group(const std::string& group, const Name& tenant) {
     const auto lock = enter();
     const auto found = groups_.find({key_of(tenant), group});
     if (found == groups_.end())
-        throw UnknownGroup("group '" + group + "' is not known" + (tenant ? " to tenant '" + *tenant + "'" : "") + "; " +
-                           std::to_string(groups_.size()) + " groups are, each from its first begin() until it is dropped");
+        throw UnknownGroup("group '", group, "' is not known", (tenant ? " to tenant '" + *tenant + "'" : ""), "; ", groups_.size(),
+                           " groups are, each from its first begin() until it is dropped");
     for (Request* request : requests_)
         if (request->group_ == found->second) request->group_.reset();
     groups_.erase(found);
@@ -122,7 +120,7 @@ size_t TextDrafter::bytes() const {
     return sum;
 }
 
-size_t TextDrafter::bytes_of(const std::optional<std::string>& name) const {
+size_t TextDrafter::bytes_of(const Name& name) const {
     const std::lock_guard lock(mutex_);
     const auto found = tenants_.find(key_of(name));
     if (found == tenants_.end()) return 0;

@@ -18,16 +18,16 @@ constexpr uint64_t kWeighed = 16;  // steps after which the memory of own texts 
 /// to the outs is put together in the order of the requests.
 template <class Work>
 void TextDrafter::for_lanes(size_t requests, DraftTrees* out, Work&& work) {
-    const uint32_t pieces = static_cast<uint32_t>((requests + kLanes - 1) / kLanes);
+    const size_t pieces = (requests + kLanes - 1) / kLanes;
     if (out && parts_.size() < pieces) parts_.resize(pieces);
-    in_pieces(requests >= kMany ? options_.threads : 1, pieces, [&](uint32_t piece, uint32_t member) {
+    in_pieces(requests >= kMany ? options_.threads : 1, pieces, [&](size_t piece, uint32_t member) {
         if (out) parts_[piece].clear();
         work(piece * kLanes, std::min(kLanes, requests - piece * kLanes), member * kLanes, out ? &parts_[piece] : nullptr);
     });
-    for (uint32_t piece = 0; out && piece < pieces; ++piece) out->append(parts_[piece]);
+    for (size_t piece = 0; out && piece < pieces; ++piece) out->append(parts_[piece]);
 }
 
-void TextDrafter::draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, DraftTrees& out) {
+void TextDrafter::draft(Batch requests, Counts budgets, float least, DraftTrees& out) {
     if (options_.sam) return draft_by_sam(requests, budgets, out);
     if (requests.size() >= kMany) wake_pool(options_.threads);
     for_lanes(requests.size(), &out, [&](size_t first, size_t count, size_t lane, DraftTrees* part) {
@@ -59,7 +59,7 @@ void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGro
 
 /// Grows the trees or chains of a few requests, in turns: what one reads next is fetched while the others work.
 template <class Grower>
-void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, Grower* growers, DraftTrees& out) const {
+void TextDrafter::grow(Batch requests, Counts budgets, float least, Grower* growers, DraftTrees& out) const {
     constexpr bool kFetches = requires(Grower& grower) { grower.fetch(); };
     if constexpr (kFetches)
         for (const Request* request : requests) {
@@ -92,7 +92,7 @@ void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32
 }
 
 /// What concerns all requests, one after the other: lessons, and the texts of groups.
-void TextDrafter::learn_all(std::span<Request* const> requests, const Committed& committed) {
+void TextDrafter::learn_all(Batch requests, const Committed& committed) {
     ++steps_;
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
@@ -111,7 +111,7 @@ void TextDrafter::learn_all(std::span<Request* const> requests, const Committed&
 }
 
 /// What concerns each request alone, for a few of them in turns: what one reads next is fetched while the others work.
-void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const {
+void TextDrafter::commit_lanes(Batch requests, const Committed& committed, size_t first) const {
     size_t most = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request& request = *requests[i];
@@ -121,7 +121,7 @@ void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committ
     }
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
-        const std::span<const Token> tokens = committed[first + i];
+        const Text tokens = committed[first + i];
         request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
         if (request.own_) request.own_->prefetch_extend(request.sequence_, request.match_.state);
     }
@@ -142,23 +142,21 @@ void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committ
         if (request->own_) request->match_ = request->own_->cursor(request->sequence_);
 }
 
-void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
+void TextDrafter::observe(Batch requests, Text tokens, Counts offsets) {
     commit(requests, {tokens, offsets}, {}, 0, nullptr);
 }
 
-DraftTrees TextDrafter::step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
-                             std::span<const int32_t> budgets, float least) {
+DraftTrees TextDrafter::step(Batch requests, Text tokens, Counts offsets, Counts budgets, float least) {
     DraftTrees out;
     commit(requests, {tokens, offsets}, budgets, least, &out);
     return out;
 }
 
 /// observe() and, if there is an `out`, propose().
-void TextDrafter::commit(std::span<Request* const> requests, const Committed& committed, std::span<const int32_t> budgets, float least,
-                         DraftTrees* out) {
+void TextDrafter::commit(Batch requests, const Committed& committed, Counts budgets, float least, DraftTrees* out) {
     if (committed.offsets.size() != requests.size() + 1)
-        throw InputError(std::to_string(requests.size()) + " states came with " +
-                         std::to_string(committed.offsets.empty() ? 0 : committed.offsets.size() - 1) + " verdicts; expected one for each state");
+        throw InputError(requests.size(), " states came with ", committed.offsets.empty() ? 0 : committed.offsets.size() - 1,
+                         " verdicts; expected one for each state");
     check_parts("the verdicts", committed.offsets, requests.size(), committed.tokens.size());
     check_tokens(committed.tokens);
     if (out) check_budgets(requests, budgets, least);
@@ -166,8 +164,7 @@ void TextDrafter::commit(std::span<Request* const> requests, const Committed& co
     check_all(requests);
     for (size_t i = 0; i < requests.size(); ++i)
         if (requests[i]->text_.size() + committed[i].size() > options_.max_tokens)
-            throw InputError("state " + std::to_string(i) + " would have more than " + std::to_string(options_.max_tokens) +
-                             " tokens, the most a request may have");
+            throw InputError("state ", i, " would have more than ", options_.max_tokens, " tokens, the most a request may have");
     places_.clear();
     for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)  // first, since a damaged file may come to light here
         for (size_t c = 0; c < corpora_.size(); ++c) {

@@ -31,10 +31,6 @@ def level_or(level: str | None) -> str:
     return LEVEL[0] if level is None else level
 
 
-def longs(values: Sequence[int] | range) -> Longs:
-    return np.array(values, np.int64)
-
-
 def normal(seed: int, *shape: int, scale: float = 1.0, shift: float = 0.0) -> Floats:
     found = np.random.default_rng(seed).standard_normal(shape) * scale + shift
     return found.astype(np.float32)

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from core.attention_twin import Numbers, Rule, attend, doubles, path_to, shortened
+from core.brute import int32s
 from foresay import _core
 
 LEVELS = _core.cpu_levels()
@@ -36,10 +37,6 @@ RULES = [
     Rule(scaling=0.0),
     Rule(scaling=1.0, window=40),
 ]
-
-
-def ints(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int32]:
-    return np.array(values, np.int32)
 
 
 def rows(rng: np.random.Generator, dtype: str, *shape: int) -> Numbers:
@@ -95,7 +92,7 @@ def forward(
     """One step: for each request, the outputs of each layer, [rows, heads, dim]."""
     offsets = np.concatenate([[0], np.cumsum([len(tree) for tree in trees])])
     step = _core.AttentionStep(
-        list(kvs), ints(offsets), ints([p for tree in trees for p in tree]), level
+        list(kvs), int32s(offsets), int32s([p for tree in trees for p in tree]), level
     )
     whole = texts[0]
     for text in texts[1:]:
@@ -191,7 +188,7 @@ def test_rows_are_the_twins(level: str, dtype: str, shape: Shape) -> None:
     kvs = [new_kv([shape] * len(case.rules), dtype) for _ in LENGTHS]
     for kv, text, length in zip(kvs[1:], case.stored[1:], LENGTHS[1:], strict=True):
         forward([kv], [text], [chain(length)], case.rules, level=level)
-        kv.keep(ints(range(length)))
+        kv.keep(int32s(range(length)))
     found = forward(kvs, case.texts, case.trees, case.rules, level=level, threads=2, padding=3)
     for kv, length, old, new, given, expected in zip(
         kvs, LENGTHS, case.stored, case.texts, found, case.expected, strict=True
@@ -218,8 +215,8 @@ def test_a_wrong_twin_is_noticed() -> None:
 def test_positions_are_those_of_the_text() -> None:
     kvs = [new_kv(SHAPES[:1], "float32") for _ in range(3)]
     forward(kvs[:1], [Text.random(0, 5, SHAPES[:1], "float32")], [chain(5)], [Rule()])
-    kvs[0].keep(ints([0, 1, 2]))
-    step = _core.AttentionStep(kvs, ints([0, 4, 4, 6]), ints([-1, 0, -1, 1, -1, -1]))
+    kvs[0].keep(int32s([0, 1, 2]))
+    step = _core.AttentionStep(kvs, int32s([0, 4, 4, 6]), int32s([-1, 0, -1, 1, -1, -1]))
     assert step.positions.tolist() == [3, 4, 3, 5, 0, 0] and step.positions.dtype == np.int64
 
 
@@ -269,7 +266,7 @@ def token_by_token(text: Text, dtype: str, level: str) -> tuple[list[Numbers], _
     found = []
     for i in range(TOKENS):
         found.append(forward([kv], [text[i : i + 1]], [[-1]], BIT_RULES, level=level)[0])
-        kv.keep(ints([0]))
+        kv.keep(int32s([0]))
     return [np.concatenate(layer) for layer in zip(*found, strict=True)], kv
 
 
@@ -301,7 +298,7 @@ def test_chunks_change_no_bit(known: Known, sizes: list[int]) -> None:
         part = text[at : at + size]
         out = forward([kv], [part], [chain(size)], BIT_RULES, level=level, threads=1 + turn % 3)[0]
         assert same(out, [layer[at : at + size] for layer in expected]), at
-        kv.keep(ints(range(size)))
+        kv.keep(int32s(range(size)))
         at, turn = at + size, turn + 1
     assert kv.length == TOKENS
     assert_equal_kvs(kv, reference, TOKENS)
@@ -338,7 +335,7 @@ def test_drafts_neighbours_and_threads_change_no_bit(known: Known) -> None:
         for kv, path, out in zip(kvs, paths, found, strict=True):
             at = kv.length
             assert same([a[path] for a in out], [e[at : at + len(path)] for e in expected])
-            kv.keep(ints(path))
+            kv.keep(int32s(path))
     for kv in kvs:
         assert_equal_kvs(kv, reference, kv.length)
 
@@ -355,7 +352,7 @@ def test_two_texts_zipped_in_one_tree(known: Known, before: int) -> None:
     out = forward([kv], [text[order]], [tree], BIT_RULES, level=level, threads=2)[0]
     odd = slice(1, None, 2)
     assert same([a[odd] for a in out], [e[before : before + count] for e in expected])
-    kv.keep(ints(range(1, 2 * count, 2)))
+    kv.keep(int32s(range(1, 2 * count, 2)))
     assert_equal_kvs(kv, reference, before + count)
 
 
@@ -373,5 +370,5 @@ def test_what_was_cut_or_copied_is_as_if_never_there(known: Known) -> None:
         part = text[length : length + count]
         out = forward([kv], [part], [chain(count)], BIT_RULES, level=level)[0]
         assert same(out, [layer[length : length + count] for layer in expected])
-        kv.keep(ints(range(int(rng.integers(0, count + 1)))))
+        kv.keep(int32s(range(int(rng.integers(0, count + 1)))))
         assert_equal_kvs(kv, reference, kv.length)

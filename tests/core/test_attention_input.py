@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from core.attention_twin import shortened
+from core.brute import int32s
 from foresay import _core
 from foresay.errors import InputError, StateError
 
@@ -20,13 +21,9 @@ LAYERS = [(2, 8, 6), (1, 3, 5)]
 Arguments = dict[str, Any]
 
 
-def ints(values: list[int] | range) -> NDArray[np.int32]:
-    return np.array(values, np.int32)
-
-
 def new_step(dtype: str = "float32") -> tuple[_core.Kv, _core.AttentionStep]:
     kv = _core.Kv(LAYERS, dtype)
-    return kv, _core.AttentionStep([kv], ints([0, 3]), ints([-1, 0, 0]))
+    return kv, _core.AttentionStep([kv], int32s([0, 3]), int32s([-1, 0, 0]))
 
 
 def arguments(layer: int = 0, rows: int = 4) -> Arguments:
@@ -94,33 +91,33 @@ def test_tensors_are_read_where_they_are(dtype: str) -> None:
 def test_kvs_of_a_step_are_distinct_and_alike() -> None:
     kv = _core.Kv(LAYERS, "float32")
     with pytest.raises(InputError, match="one Kv twice"):
-        _core.AttentionStep([kv, kv], ints([0, 1, 2]), ints([-1, -1]))
+        _core.AttentionStep([kv, kv], int32s([0, 1, 2]), int32s([-1, -1]))
     for other in (_core.Kv(LAYERS, "bfloat16"), _core.Kv(LAYERS[:1], "float32")):
         with pytest.raises(InputError, match=r"^kvs\[1\] has another layout"):
-            _core.AttentionStep([kv, other], ints([0, 1, 2]), ints([-1, -1]))
+            _core.AttentionStep([kv, other], int32s([0, 1, 2]), int32s([-1, -1]))
         with pytest.raises(InputError, match="another layout"):
             kv.copy_from(other, 0)
     with pytest.raises(InputError, match=r'^level "fast" cannot be run here; expected .*plain'):
-        _core.AttentionStep([kv], ints([0, 0]), ints([]), "fast")
+        _core.AttentionStep([kv], int32s([0, 0]), int32s([]), "fast")
     with pytest.raises((TypeError, InputError)):
-        _core.AttentionStep([None], ints([0, 0]), ints([]))  # type: ignore[list-item]
+        _core.AttentionStep([None], int32s([0, 0]), int32s([]))  # type: ignore[list-item]
 
 
 def test_paths_and_lengths_are_checked() -> None:
     kv, step = new_step()
     for path in ([0], [-1], [3]):
         with pytest.raises(InputError, match=r"^path\[0\] is -?\d, but layer 0 has 0 rows"):
-            kv.keep(ints(path))
+            kv.keep(int32s(path))
     step.attend(**arguments(0))
     with pytest.raises(InputError, match=r"^path\[0\] is 0, but layer 1 has 0 rows"):
-        kv.keep(ints([0]))
+        kv.keep(int32s([0]))
     step.attend(**arguments(1))
     for path in ([0, 0], [2, 1]):
         with pytest.raises(InputError, match=r"^path\[1\] is \d after \d; a path's rows increase"):
-            kv.keep(ints(path))
+            kv.keep(int32s(path))
     with pytest.raises(InputError, match=r"^path\[2\] is 3, but layer"):
-        kv.keep(ints([0, 2, 3]))
-    kv.keep(ints([0, 2]))
+        kv.keep(int32s([0, 2, 3]))
+    kv.keep(int32s([0, 2]))
     assert kv.length == 2
     with pytest.raises(InputError, match=r"^cannot cut to 3 tokens; there are 2$"):
         kv.cut(3)
@@ -137,11 +134,11 @@ def test_paths_and_lengths_are_checked() -> None:
 
 def test_a_step_ends_when_its_kv_changes() -> None:
     changes: list[Callable[[_core.Kv], object]] = [
-        lambda kv: kv.keep(ints([0])),
-        lambda kv: kv.keep(ints([])),
+        lambda kv: kv.keep(int32s([0])),
+        lambda kv: kv.keep(int32s([])),
         lambda kv: kv.cut(0),
         lambda kv: kv.copy_from(_core.Kv(LAYERS, "float32"), 0),
-        lambda kv: _core.AttentionStep([kv], ints([0, 0]), ints([])),
+        lambda kv: _core.AttentionStep([kv], int32s([0, 0]), int32s([])),
     ]
     for change in changes:
         kv, step = new_step()
@@ -150,7 +147,7 @@ def test_a_step_ends_when_its_kv_changes() -> None:
         with pytest.raises(StateError, match=r"^the Kv of request 0 has changed since"):
             step.attend(**arguments())
         with pytest.raises(InputError, match="has 0 rows of the last step"):
-            kv.keep(ints([0]))
+            kv.keep(int32s([0]))
 
 
 def test_memory_grows_by_doubling_and_moves_what_it_holds() -> None:
@@ -166,7 +163,7 @@ def test_memory_grows_by_doubling_and_moves_what_it_holds() -> None:
     for old, new in zip(before, (kv.keys(0), kv.values(0), kv.keys(1), kv.values(1)), strict=True):
         assert (old == new).all()
     both_layers(step)  # more room ends no step
-    kv.keep(ints([1]))
+    kv.keep(int32s([1]))
     assert (kv.keys(0)[:, 0] == arguments()["key"][0, :, 1]).all()
 
 
@@ -188,7 +185,7 @@ def test_a_step_keeps_its_kvs() -> None:
 
 def test_no_rows() -> None:
     kv = _core.Kv(LAYERS, "float32")
-    step = _core.AttentionStep([kv], ints([0, 0]), ints([]))
+    step = _core.AttentionStep([kv], int32s([0, 0]), int32s([]))
     given = arguments()
     step.attend(**given)
     assert (
@@ -196,7 +193,7 @@ def test_no_rows() -> None:
         and step.positions.tolist() == []
         and kv.keys(0).shape == (2, 0, 8)
     )
-    kv.keep(ints([]))
+    kv.keep(int32s([]))
     assert kv.length == 0
 
 
@@ -210,9 +207,9 @@ def test_threads_that_share_a_kv_do_not_crash() -> None:
     def work() -> None:
         for _ in range(20):
             try:
-                step = _core.AttentionStep([kv], ints([0, rows]), ints(range(-1, rows - 1)))
+                step = _core.AttentionStep([kv], int32s([0, rows]), int32s(range(-1, rows - 1)))
                 step.attend(0, big, big, big, np.empty((1, rows, 4, 64), np.float32), 0.1)
-                kv.keep(ints([0]))
+                kv.keep(int32s([0]))
                 kv.cut(0)
             except InputError as error:
                 refused.append(str(error))
@@ -242,15 +239,15 @@ def test_a_pass_that_skips_layers(dtype: str) -> None:
     kv, step = new_step(dtype)
     for layer in range(2):
         step.attend(**given(layer))
-    kv.keep(ints(range(3)))
+    kv.keep(int32s(range(3)))
     before = stored(kv)
-    step = _core.AttentionStep([kv], ints([0, 3]), ints([-1, 0, 0]), kept=[1])
+    step = _core.AttentionStep([kv], int32s([0, 3]), int32s([-1, 0, 0]), kept=[1])
     with pytest.raises(InputError, match=r"^layer 1 does not exist; there are 1$"):
         step.attend(**given(1))
     with pytest.raises(InputError, match=r"^path\[0\] is 0, but layer 0 has 0 rows"):
-        kv.keep(ints([0]))
+        kv.keep(int32s([0]))
     step.attend(**{**given(1), "layer": 0})
-    kv.keep(ints([0, 2]))
+    kv.keep(int32s([0, 2]))
     assert kv.length == 5
     assert np.array_equal(kv.keys(1)[:, 3:], kv.keys(1)[:, [0, 2]])
     kv.cut(3)
@@ -260,7 +257,7 @@ def test_a_pass_that_skips_layers(dtype: str) -> None:
 
 def test_a_pass_that_skips_layers_and_ends_early() -> None:
     kv = _core.Kv([LAYERS[1]] * 3, "float32")
-    step = _core.AttentionStep([kv], ints([0, 3]), ints([-1, 0, 0]), kept=[0, 2])
+    step = _core.AttentionStep([kv], int32s([0, 3]), int32s([-1, 0, 0]), kept=[0, 2])
     step.attend(**{**arguments(1), "layer": 0})
     with pytest.raises(InputError, match=r"^path\[0\] is 0, but layer 1 has 0 rows"):
-        kv.keep(ints([0]))
+        kv.keep(int32s([0]))

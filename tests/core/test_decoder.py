@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from core.test_wrong_input import floats, ints, longs
+from core.arrays import floats, ints, longs
 from foresay import _core
 from foresay.errors import InputError
 

@@ -10,7 +10,7 @@ import pytest
 
 from core.brute import int32s
 from core.texts import Texts
-from foresay import Verdict, VerdictBatch
+from foresay import VerdictBatch
 from foresay.errors import InputError
 
 
@@ -20,14 +20,12 @@ def live(drafter: Texts, tenant: str | None, seed: int, requests: int = 30) -> l
     seen: list[object] = []
     for _ in range(requests):
         words = [[rng.randrange(40) for _ in range(4)] for _ in range(6)]
-        state = drafter.begin(
-            int32s([t for word in rng.choices(words, k=6) for t in word]), tenant=tenant
-        )
+        state = drafter.start(*(t for word in rng.choices(words, k=6) for t in word), tenant=tenant)
         for _ in range(8):
             draft = drafter.propose([state], [8])[0]
             assert draft.scores is not None
             seen.append((draft.tokens.tolist(), draft.parents.tolist(), draft.scores.tolist()))
-            drafter.observe([state], [Verdict([], rng.choice(words))])
+            drafter.commit(state, *rng.choice(words))
         drafter.finish(state)
     return seen
 
@@ -72,9 +70,9 @@ def test_the_place_in_the_history_moves_with_the_text() -> None:
 def test_asking_once_more_changes_nothing(extra: int) -> None:
     def run(ask_again: bool) -> list[list[float]]:
         drafter = Texts()
-        first = drafter.begin(int32s([1, 2, 3]))
-        drafter.observe([first], [Verdict([], [4, 5, 6, 7] * 6)])
-        state = drafter.begin(int32s([1, 2, 3, 4, 5, 6, 7, 4, 5]))
+        first = drafter.start(1, 2, 3)
+        drafter.commit(first, *[4, 5, 6, 7] * 6)
+        state = drafter.start(1, 2, 3, 4, 5, 6, 7, 4, 5)
         if ask_again:
             drafter.propose([state], [extra])
         drafter.finish(first)
@@ -85,7 +83,7 @@ def test_asking_once_more_changes_nothing(extra: int) -> None:
             scores.append(draft.scores.tolist())
             if ask_again:
                 drafter.propose([state], [extra])
-            drafter.observe([state], [Verdict([], [(6, 7, 4, 5)[at % 4]])])
+            drafter.commit(state, (6, 7, 4, 5)[at % 4])
         return scores
 
     assert run(True) == run(False)
@@ -96,22 +94,22 @@ def test_right_drafts_raise_the_score_and_wrong_ones_lower_it() -> None:
         drafter = Texts(history=False)
         for request in range(40):
             base = 100 + 10 * request
-            state = drafter.begin(int32s([base, base + 1, base + 2, base + 3, base, base + 1]))
+            state = drafter.start(*range(base, base + 4), base, base + 1)
             draft = drafter.propose([state], [1])[0]
-            drafter.observe([state], [Verdict([], [base + 2 if right else 99])])
+            drafter.commit(state, base + 2 if right else 99)
             drafter.finish(state)
         assert draft.scores is not None
         return float(draft.scores[0])
 
     fresh = Texts(history=False)
-    draft = fresh.propose([fresh.begin(int32s([1, 2, 3, 4, 1, 2]))], [1])[0]
+    draft = fresh.propose([fresh.start(1, 2, 3, 4, 1, 2)], [1])[0]
     assert draft.scores is not None
     assert last_score(False) < 0.5 * draft.scores[0] < draft.scores[0] < last_score(True)
 
 
 def test_a_list_of_states_that_changes_meanwhile() -> None:
     drafter = Texts(threads=1)
-    states = [drafter.begin(int32s(list(range(50)) * 4)) for _ in range(4)]
+    states = [drafter.start(*list(range(50)) * 4) for _ in range(4)]
 
     class Budgets(list[int]):
         def __iter__(self) -> object:  # type: ignore[override]
@@ -124,7 +122,7 @@ def test_a_list_of_states_that_changes_meanwhile() -> None:
 
 def test_arrays_that_change_meanwhile() -> None:
     drafter = Texts()
-    states = [drafter.begin(int32s([1, 2, 3])) for _ in range(8)]
+    states = [drafter.start(1, 2, 3) for _ in range(8)]
     tokens = int32s([5] * 16)
     offsets = int32s(list(range(0, 17, 2)))
     verdicts = VerdictBatch(tokens, offsets, int32s([]), int32s([0] * 9))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from core.alone import python
+from core.arrays import ints
 from core.attention_twin import shortened
 from core.kernels import choose, softmax_into
 from foresay import _core
@@ -18,10 +19,6 @@ from foresay.errors import InputError
 
 LEVELS = _core.cpu_levels()
 KNOWN = ("amx", "vnni", "avx512", "avx2", "i8mm", "dotprod", "neon", "plain")  # the best first
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int32)
 
 
 def results(level: str = "") -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from core.attention_twin import shortened
+from core.attention_twin import doubles, shortened
 from foresay import _core
 from pairs import pairs
 
@@ -19,10 +19,6 @@ on_each_level = pytest.mark.parametrize("level", _core.cpu_levels())
 
 def bits(rng: np.random.Generator, *shape: int) -> Bits:
     return shortened(rng.standard_normal(shape).astype(np.float32))
-
-
-def wide(values: Bits) -> NDArray[np.float64]:
-    return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 def product(layer: _core.Linear, x: Bits, threads: int = 1) -> Bits:
@@ -49,10 +45,10 @@ def test_equals_the_exact_product(
     layer = _core.Linear(weight, bias if with_bias else None, level)
     assert (layer.in_features, layer.out_features) == (ins, outs)
     assert layer.bytes >= 2 * ins * outs
-    wanted = wide(x) @ wide(weight).T + with_bias * wide(bias)
-    large = np.abs(wide(x)) @ np.abs(wide(weight)).T + with_bias * np.abs(wide(bias))
+    wanted = doubles(x) @ doubles(weight).T + with_bias * doubles(bias)
+    large = np.abs(doubles(x)) @ np.abs(doubles(weight)).T + with_bias * np.abs(doubles(bias))
     # One rounding to 8 bits, and one of a float32 for each product.
-    given = wide(product(layer, x, 2))
+    given = doubles(product(layer, x, 2))
     assert np.all(np.abs(given - wanted) <= np.abs(wanted) / 256 + large * (ins + 1) * 2.0**-24)
 
 
@@ -116,7 +112,7 @@ def test_infinities_and_what_is_no_number(level: str) -> None:
     layer = _core.Linear(shortened(np.eye(33, dtype=np.float32)), None, level)
     x = np.zeros((2, 33), np.uint16)
     x[0, 32] = 0x7F80
-    assert np.all(np.isnan(wide(product(layer, x)[0, :32])))
+    assert np.all(np.isnan(doubles(product(layer, x)[0, :32])))
     assert product(layer, x)[0, 32] == 0x7F80
     assert not product(layer, x)[1].any()
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from core.arrays import longs
+from core.kernels import bits
 from foresay import _core
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
@@ -59,6 +61,11 @@ def test_equals_the_twin(seed: int, dtype: torch.dtype) -> None:
     }
 
 
+def arrays_of(drafts: DraftBatch) -> dict[str, Any]:
+    of = {"offsets": drafts.offsets, "tokens": drafts.tokens, "parents": drafts.parents}
+    return {**of, "stream": 0}
+
+
 @pytest.mark.parametrize("level", _core.cpu_levels())
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16])
 def test_levels_and_threads_change_nothing(level: str, dtype: type) -> None:
@@ -66,18 +73,14 @@ def test_levels_and_threads_change_nothing(level: str, dtype: type) -> None:
     drafts = DraftBatch.of([draft(rng) for _ in range(100)])
     wide = rng.standard_normal((100 + len(drafts.tokens), 300)).astype(np.float32)
     wide[:, :WIDTH] += 6  # so that drafted tokens are chosen
-    logits = wide if dtype is np.float32 else (wide.view(np.uint32) >> 16).astype(np.uint16)
-    given: dict[str, Any] = {
-        "offsets": drafts.offsets,
-        "tokens": drafts.tokens,
-        "parents": drafts.parents,
+    logits = wide if dtype is np.float32 else bits(wide)
+    given = arrays_of(drafts) | {
         "temperatures": rng.choice(np.array([0, 0.5, 1], np.float32), len(logits)),
         "seeds": np.arange(100, dtype=np.uint64),
         "positions": np.arange(100),
         "room": np.full(100, 5),
         "stop_owners": longs(2, 3),
         "stops": longs(1, 4),
-        "stream": 0,
     }
     wanted: tuple[Any, ...] = _core.match(logits, **given, threads=1, level="plain")
     assert len(wanted[2]) > 9  # accepted nodes
@@ -89,16 +92,12 @@ def test_levels_and_threads_change_nothing(level: str, dtype: type) -> None:
 def test_the_last_position_that_noise_is_keyed_by() -> None:
     """Each request by its own nodes, whatever others draft."""
     drafts = DraftBatch.of([Draft([0], [-1]), Draft.chain([0] * 9)])
-    given: dict[str, Any] = {
-        "offsets": drafts.offsets,
-        "tokens": drafts.tokens,
-        "parents": drafts.parents,
+    given = arrays_of(drafts) | {
         "temperatures": np.ones(12, np.float32),
         "seeds": np.zeros(2, np.uint64),
         "room": longs(9, 9),
         "stop_owners": longs(),
         "stops": longs(),
-        "stream": 0,
         "threads": 1,
     }
     logits = np.zeros((12, WIDTH), np.float32)
@@ -108,11 +107,3 @@ def test_the_last_position_that_noise_is_keyed_by() -> None:
     falling = given | {"stop_owners": longs(1, 0), "stops": longs(2, 2)}
     with pytest.raises(InputError, match=r"^stop 1 is of request 0; expected requests that rise"):
         _core.match(logits, **falling, positions=longs(5, 5))
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int32)
-
-
-def longs(*values: int) -> Any:
-    return np.array(values, np.int64)

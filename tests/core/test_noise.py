@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from core.brute import int32s
 from core.counts import tries
-from core.kernels import Floats, choose, on_each_level
+from core.kernels import Floats, bits, choose, normal, on_each_level, wide
 from foresay import _core
 from foresay.errors import InputError
 from foresay.sampling.noise import MAX_GUMBEL, gumbel, philox, uniform
@@ -269,11 +269,10 @@ def test_no_rows_are_no_choices() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_bfloat16_is_its_own_value_in_float32(temperature: float) -> None:
-    wide = (np.random.default_rng(4).normal(size=(9, 700)) * 4).astype(np.float32)
-    bits = (wide.view(np.uint32) >> 16).astype(np.uint16)
-    bits[3, 5], bits[4, :] = 0x7FC0, 0xFF80  # NaN; -inf everywhere
-    same: Floats = (bits.astype(np.uint32) << 16).view(np.float32)
+    small = bits(normal(4, 9, 700, scale=4))
+    small[3, 5], small[4, :] = 0x7FC0, 0xFF80  # NaN; -inf everywhere
+    expected = choose(wide(small), temperature, 5, range(9))
     for threads in (1, 3):
-        given = choose(bits, temperature, 5, range(9), threads=threads)
-        for found, expected in zip(given, choose(same, temperature, 5, range(9)), strict=True):
-            np.testing.assert_array_equal(found, expected)
+        given = choose(small, temperature, 5, range(9), threads=threads)
+        for found, same in zip(given, expected, strict=True):
+            np.testing.assert_array_equal(found, same)

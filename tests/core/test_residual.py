@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.arrays import longs
 from core.kernels import (
     Doubles,
     Each,
     Floats,
     draw,
-    longs,
     normal,
     on_each_level,
     softmax_into,
@@ -131,7 +131,7 @@ def test_scores_are_judged_after_the_division() -> None:
 
 def test_only_the_walks_that_are_named_are_written() -> None:
     scores, residual = normal(0, 6, 40), np.full((4, 40), -7.0)
-    totals, _ = softmax_into(residual, longs([3, 0]), scores, longs([5, 2]), threads=2)
+    totals, _ = softmax_into(residual, longs(3, 0), scores, longs(5, 2), threads=2)
     expected = softmax(scores)
     assert (residual[[3, 0]] == expected[0][[5, 2]]).all() and (residual[1:3] == -7).all()
     assert (totals == expected[1][[5, 2]]).all()
@@ -143,20 +143,20 @@ def test_only_the_walks_that_are_named_are_written() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_sums_are_the_naive_ones(width: int) -> None:
     probs = np.abs(normal(width, 5, width))
-    sums, least = sums_of(probs, longs([3, 3, 0]), 2)
+    sums, least = sums_of(probs, longs(3, 3, 0), 2)
     np.testing.assert_allclose(sums, probs[[3, 3, 0]].sum(axis=1, dtype=np.float64), rtol=1e-14)
     assert (least == probs[[3, 3, 0]].min(axis=1)).all()
     for place in {0, width // 2, width - 1}:
         for value in (np.nan, np.inf, -np.inf, -1e-45):
             bad = np.tile(probs[0], (2, 1))
             bad[0, place] = value
-            sums, least = sums_of(bad, longs([0, 1]), 1)
+            sums, least = sums_of(bad, longs(0, 1), 1)
             right = (sums < np.inf) & (least >= 0)
             assert right.tolist() == [False, True], (place, value)
 
 
 def test_the_least_floats_are_counted() -> None:
-    sums, least = sums_of(np.full((1, 100), 1e-45, np.float32), longs([0]), 1)
+    sums, least = sums_of(np.full((1, 100), 1e-45, np.float32), longs(0), 1)
     assert sums[0] == 100 * 2.0**-149 and least[0] == np.float32(1e-45)
 
 
@@ -184,7 +184,7 @@ def test_what_is_left_of_laws() -> None:
     scores = normal(1, 4, 3000, scale=2)
     probs = np.exp(normal(2, 4, 3000, scale=2))
     residual, totals, _ = softmax(scores)
-    sums, _ = sums_of(probs, longs(range(4)), 1)
+    sums, _ = sums_of(probs, np.arange(4), 1)
     before = residual.copy()
     new = subtract(residual, probs, totals, sums)
     rest = np.maximum(before - probs * (totals / sums)[:, None], 0)
@@ -205,9 +205,7 @@ def test_where_nothing_is_left_all_stays() -> None:
 def test_walks_and_rows_of_a_subtraction() -> None:
     residual, probs = np.full((3, 8), 5.0), np.zeros((4, 8), np.float32)
     probs[3, 6], probs[1, 2] = 1, 1
-    new = subtract_rows(
-        residual, longs([2, 0]), probs, longs([3, 1]), np.full(2, 3.0), np.ones(2), 2
-    )
+    new = subtract_rows(residual, longs(2, 0), probs, longs(3, 1), np.full(2, 3.0), np.ones(2), 2)
     expected = np.full((3, 8), 5.0)
     expected[2, 6] = expected[0, 2] = 2
     assert (residual == expected).all() and new.tolist() == [37, 37]
@@ -267,7 +265,7 @@ def test_threads_and_neighbours_change_nothing() -> None:
     def run(rows: slice, threads: int) -> list[list[object]]:
         residual, totals, statuses = softmax(scores[rows], temperatures[rows], threads)
         count = len(totals)
-        sums, least = sums_of(probs[rows], longs(range(count)), threads)
+        sums, least = sums_of(probs[rows], np.arange(count), threads)
         new = subtract(residual, probs[rows], totals, sums, threads)
         drawn = draw(residual, coins[rows], threads)
         columns = (residual, totals, statuses, sums, least, new, drawn)
@@ -281,7 +279,7 @@ def test_threads_and_neighbours_change_nothing() -> None:
 def test_no_rows_are_no_results() -> None:
     none, some = np.empty((0, 5), np.float32), np.ones((2, 5), np.float32)
     assert [len(part) for part in softmax(none)] == [0, 0, 0]
-    assert [len(part) for part in sums_of(some, longs([]), 1)] == [
+    assert [len(part) for part in sums_of(some, longs(), 1)] == [
         0,
         0,
     ]

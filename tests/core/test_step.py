@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from core.brute import int32s
+from core.texts import Texts
 from foresay import Verdict
 from foresay._core import lists
 from foresay.arrays import Floats
@@ -111,18 +112,18 @@ def test_after_a_fork_nobody_is_waited_for() -> None:
 def test_a_bad_step_changes_nothing(
     verdicts: list[list[int]], budgets: list[int], least: float, says: str
 ) -> None:
-    drafter = SuffixDrafter(chain=True, max_tokens=8)
-    states = [drafter.begin(int32s([1, 2, 1, 2])) for _ in range(2)]
-    before = [d.tokens.tolist() for d in drafter.propose(states, [4, 4])]
+    drafter = Texts(chain=True, max_tokens=8)
+    states = drafter.pair(1, 2, 1, 2)
+    before = drafter.propose(states, [4, 4])
     with pytest.raises(InputError, match=says):
         drafter.step(states, [Verdict([], tokens) for tokens in verdicts], budgets, least=least)
     assert [drafter.text(state).tolist() for state in states] == [[1, 2, 1, 2]] * 2
-    assert [d.tokens.tolist() for d in drafter.propose(states, [4, 4])] == before
+    assert drafter.propose(states, [4, 4]) == before
 
 
 def test_a_step_with_a_finished_state_or_one_twice() -> None:
-    drafter = SuffixDrafter(chain=True)
-    one, two = (drafter.begin(int32s([1, 2, 1, 2])) for _ in range(2))
+    drafter = Texts(chain=True)
+    one, two = drafter.pair(1, 2, 1, 2)
     verdicts = [Verdict([], [1])] * 2
     with pytest.raises(InputError, match="state 1 is in the batch twice"):
         drafter.step([one, one], verdicts, [1, 1])
@@ -134,15 +135,13 @@ def test_a_step_with_a_finished_state_or_one_twice() -> None:
 
 
 def test_a_request_that_is_not_asked_for_long_reads_on_in_the_history() -> None:
-    drafter = SuffixDrafter(chain=True)
-    first = drafter.begin(int32s([1]))
-    drafter.observe([first], [Verdict([], range(100, 300))])
-    drafter.finish(first)
-    late = drafter.begin(int32s([2]))
-    drafter.propose([late], [4])
+    drafter = Texts(chain=True)
+    drafter.write([1], range(100, 300))
+    late = drafter.start(2)
+    drafter.drafted(late, 4)
     for token in range(100, 180):  # nothing is asked meanwhile
-        drafter.observe([late], [Verdict([], [token])])
-    assert drafter.propose([late], [4])[0].tokens.tolist() == [180, 181, 182, 183]
+        drafter.commit(late, token)
+    assert drafter.drafted(late, 4) == [180, 181, 182, 183]
     assert drafter.sources(late) == [("history",)] * 4
 
 

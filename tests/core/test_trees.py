@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from core.brute import int32s
 from core.counts import tries
 from core.frozen_files import corpus_of
+from core.texts import Texts
 from foresay import Draft, DraftBatch, Verdict
 from foresay.drafters import CorpusDrafter, SuffixDrafter
 
@@ -139,11 +140,9 @@ def test_asking_for_less_loses_nothing() -> None:
     same = trees = 0
     small_sum = large_sum = 0.0
     for _ in range(120):
-        drafter = SuffixDrafter()
+        drafter = Texts()
         for _ in range(3):
-            state = drafter.begin(int32s(prose(rng, 30, 20)), group="g")
-            drafter.observe([state], [Verdict([], prose(rng, 40, 20))])
-            drafter.finish(state)
+            drafter.write(prose(rng, 30, 20), prose(rng, 40, 20), group="g")
         state = drafter.begin(int32s(prose(rng, 120, 20)), group="g")
         large = drafter.propose([state], [64])[0]
         assert large.scores is not None
@@ -178,9 +177,8 @@ def test_the_likeliest_continuations_are_kept() -> None:
             draft = drafter.propose([state], [budget])[0]  # noqa: B023
             assert draft.scores is not None
             rows = zip(draft.tokens.tolist(), draft.scores.tolist(), draft.parents, strict=True)
-            return [(token, score) for token, score, parent in rows if parent == -1], draft.scores[
-                -1
-            ]
+            first = [(token, score) for token, score, parent in rows if parent == -1]
+            return first, draft.scores[-1]
 
         many, _ = following(200)
         for budget in (16, 17, 20, 40):
@@ -195,12 +193,11 @@ def test_the_likeliest_continuations_are_kept() -> None:
 def test_sources_are_named(tmp_path: Path) -> None:
     """One context, and a continuation that only one kind of text has; then one that all have."""
     path = corpus_of(tmp_path / "one.foresay", [7, 8, 9, 104], [7, 8, 9, 105])
-    drafter = SuffixDrafter(corpus=path)
-    for group, output in ((None, [103]), ("g", [102]), (None, [105]), ("g", [105])):
-        state = drafter.begin(int32s([7, 8, 9]), group=group)
-        drafter.observe([state], [Verdict([], output)])
-        if group is None:  # what a group's member leaves unfinished is not in the history
-            drafter.finish(state)
+    drafter = Texts(corpus=path)
+    for token in (103, 105):
+        drafter.write([7, 8, 9], [token])
+    for token in (102, 105):  # what a group's member leaves unfinished is not in the history
+        drafter.commit(drafter.start(7, 8, 9, group="g"), token)
     # A group is shown the last 32 tokens of a prompt; what only the request has is further back.
     prompt = [5, 7, 8, 9, 101, 7, 8, 9, 105, *range(200, 232), 7, 8, 9]
     state = drafter.begin(int32s(prompt), group="g")
@@ -225,17 +222,16 @@ def test_sources_have_seen_what_is_said_of_them(tmp_path: Path) -> None:
     for round_ in range(10):
         documents = [[t + 40 * (t % 2) for t in prose(rng, 150, 20)] for _ in range(3)]
         path = corpus_of(tmp_path / f"{round_}.foresay", *documents)
-        drafter = SuffixDrafter(corpus=path)
+        drafter = Texts(corpus=path)
         held: dict[str, set[int]] = {k: set() for k in ("own", "group", "history", "corpus")}
         held["corpus"].update(t for d in documents for t in d)
         for _ in range(4):
             finished = prose(rng, 60, 20)
-            state = drafter.begin(int32s(finished[:20]))
-            drafter.observe([state], [Verdict([], [t + 80 * (t % 2) for t in finished[20:]])])
-            held["history"].update(drafter.text(state).tolist())
-            drafter.finish(state)
-            sibling = drafter.begin(int32s(finished[:20]), group="g")
-            drafter.observe([sibling], [Verdict([], [t + 120 * (t % 2) for t in finished[20:]])])
+            output = [t + 80 * (t % 2) for t in finished[20:]]
+            drafter.write(finished[:20], output)
+            held["history"].update(finished[:20], output)
+            sibling = drafter.start(*finished[:20], group="g")
+            drafter.commit(sibling, *(t + 120 * (t % 2) for t in finished[20:]))
             held["group"].update(drafter.text(sibling).tolist())
         state = drafter.begin(int32s(prose(rng, 80, 20)), group="g")
         held["own"].update(drafter.text(state).tolist())
@@ -249,13 +245,13 @@ def test_sources_have_seen_what_is_said_of_them(tmp_path: Path) -> None:
 
 
 def test_sources_belong_to_the_state_and_its_last_draft() -> None:
-    drafter = SuffixDrafter()
-    states = [drafter.begin(int32s([1, 2, 1, 2])) for _ in range(3)]
+    drafter = Texts()
+    states = [drafter.start(1, 2, 1, 2) for _ in range(3)]
     drafts = drafter.propose(states, [2, 0, 3])
     assert [len(drafter.sources(state)) for state in states] == [len(draft) for draft in drafts]
     drafter.propose(states[:1], [1])
     assert len(drafter.sources(states[0])) == 1 and len(drafter.sources(states[2])) == 3
-    drafter.observe(states[2:], [Verdict([], [9])])
+    drafter.commit(states[2], 9)
     assert drafter.sources(states[2]) == []
 
 
@@ -273,11 +269,11 @@ def test_many_segments_of_history_without_own_text() -> None:
 
 
 def test_without_its_own_text() -> None:
-    drafter = SuffixDrafter(own=False)
-    state = drafter.begin(int32s([1, 2, 1, 2, 1]))
-    assert len(drafter.propose([state], [8])[0]) == 0
-    drafter.observe([state], [Verdict([], [2])])
+    drafter = Texts(own=False)
+    state = drafter.start(1, 2, 1, 2, 1)
+    assert drafter.drafted(state) == []
+    drafter.commit(state, 2)
     drafter.finish(state)
-    state = drafter.begin(int32s([1, 2, 1, 2, 1]))
-    assert drafter.propose([state], [1])[0].tokens.tolist() == [2]
+    state = drafter.start(1, 2, 1, 2, 1)
+    assert drafter.drafted(state, 1) == [2]
     assert drafter.sources(state) == [("history",)]

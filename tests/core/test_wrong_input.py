@@ -10,41 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from core.arrays import doubles, floats, halves, ints, longs, read_only, single
 from foresay import _core
 from foresay.errors import InputError
 
 LEVELS = _core.cpu_levels()
 NAN, INF = float("nan"), float("inf")
 LAYERS = [(2, 8, 6), (1, 3, 5)]  # of a Kv
-
-
-def ints(*values: int) -> NDArray[np.int32]:
-    return np.array(values, np.int32)
-
-
-def longs(*values: int) -> NDArray[np.int64]:
-    return np.array(values, np.int64)
-
-
-def floats(*shape: int, fill: float = 1) -> NDArray[np.float32]:
-    return np.full(shape, fill, np.float32)
-
-
-def single(*values: float) -> NDArray[np.float32]:
-    return np.array(values, np.float32)
-
-
-def doubles(*values: float) -> NDArray[np.float64]:
-    return np.array(values, np.float64)
-
-
-def halves(*shape: int) -> NDArray[np.uint16]:
-    return np.ones(shape, np.uint16)
-
-
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
 
 
 def attend(**given: Any) -> None:

@@ -1,5 +1,6 @@
-// The kernels of one level: the file that includes this is compiled for it and has defined
-//   FORESAY_LEVEL, FORESAY_LEVEL_NAME  the table, and its name in FORESAY_CPU
+// The kernels of one level. CMakeLists.txt has a table of the levels, and has this file compiled for each with
+//   FORESAY_LEVEL, FORESAY_LEVEL_NAME  its table of kernels, and its name in FORESAY_CPU
+//   FORESAY_THERE                      whether the compiler knows the level; else its table is empty
 //   FORESAY_WIDTH, FORESAY_FUSED       as csrc/cpu/vectors.hpp says
 //   FORESAY_DOTS                       as csrc/cpu/bytes.hpp says
 //   FORESAY_TILES                      whether there are matrix tiles of bfloat16
@@ -10,6 +11,8 @@
 // Fused multiplication and addition is asked for by name, and the compiler may not contract others (-ffp-contract=off):
 // where bits are promised, all of them must come about in the same way.
 #include "cpu/kernels.hpp"
+
+#if FORESAY_THERE
 
 #include "cpu/attention_loops.hpp"
 #include "cpu/block_loops.hpp"
@@ -27,3 +30,7 @@ const foresay::Kernels foresay::FORESAY_LEVEL = {
     FORESAY_LEVEL_NAME, attention::kKernel, blocks::kKernel, linear::kKernel, layer::kKernel, row::kKernel, noise::kKernel, residual::kKernel,
     logprobs::kKernel,
 };
+
+#else
+const foresay::Kernels foresay::FORESAY_LEVEL = {};
+#endif

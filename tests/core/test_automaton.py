@@ -25,7 +25,7 @@ from core.brute import (
     int32s,
     interleaved,
 )
-from core.counts import tries
+from explore import tries
 from foresay._core import COUNTED, Automaton
 from foresay.errors import InputError
 

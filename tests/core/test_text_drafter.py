@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from core.brute import int32s
-from core.counts import tries
 from core.texts import Texts
+from explore import tries
 from foresay import Verdict, VerdictBatch
 from foresay._core import Request
 from foresay.drafter import Source

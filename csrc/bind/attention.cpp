@@ -3,6 +3,8 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "cpu/attention.hpp"
 #include "bind/bind.hpp"
 #include "bind/borrowed.hpp"
@@ -22,21 +24,14 @@ Dtype dtype_of(const std::string& name) {
 }
 
 /// An array of four dimensions and the Kv's dtype.
-class Borrowed4 {
-public:
-    Borrowed4(const char* name, nb::handle object, Dtype dtype, bool written) : array_(name, object, written) {
-        if (!(dtype == Dtype::float32 ? is_float32(array_.dtype) : is_bfloat16(array_.dtype)))
-            throw InputError(name, " is of another dtype; the Kv is of ", (dtype == Dtype::float32 ? "float32" : "bfloat16 (or its bits as uint16)"));
-        if (array_.dimensions != 4) throw InputError(name, " has ", array_.dimensions, " dimensions; expected 4");
-        numbers_.data = array_.data;
-        for (size_t i = 0; i < 4; ++i) numbers_.shape[i] = static_cast<size_t>(array_.shape[i]), numbers_.strides[i] = array_.strides[i];
-    }
-    const Numbers& numbers() const { return numbers_; }
-
-private:
-    Borrowed array_;
-    Numbers numbers_;
-};
+Numbers numbers_of(const char* name, const Borrowed& array, Dtype dtype) {
+    if (!(dtype == Dtype::float32 ? is_float32(array.dtype) : is_bfloat16(array.dtype)))
+        throw InputError(name, " is of another dtype; the Kv is of ", dtype == Dtype::float32 ? "float32" : "bfloat16 (or its bits as uint16)");
+    if (array.dimensions != 4) throw InputError(name, " has ", array.dimensions, " dimensions; expected 4");
+    Numbers numbers{array.data, {}, {}};
+    std::copy_n(array.shape, 4, numbers.shape), std::copy_n(array.strides, 4, numbers.strides);
+    return numbers;
+}
 
 /// [heads, tokens, dim] as it is now.
 nb::any plain(const Kv& kv, uint32_t layer, bool values) {
@@ -81,10 +76,9 @@ void bind_step(nb::module_& m) {
                           float scaling, uint32_t window, uint32_t chunk, float softcap, std::span<const float> sinks,
                           uint32_t threads) {
             const Dtype dtype = self.dtype();
-            const Borrowed4 queries("query", query, dtype, false), keys("key", key, dtype, false), values("value", value, dtype, false);
-            const Borrowed4 outs("out", out, dtype, true);
-            const AttentionInput input{layer, queries.numbers(), keys.numbers(), values.numbers(), outs.numbers(), scaling, window, chunk,
-                                       softcap, sinks.data(), sinks.size(), threads};
+            const Borrowed queries("query", query, false), keys("key", key, false), values("value", value, false), outs("out", out, true);
+            const AttentionInput input{layer, numbers_of("query", queries, dtype), numbers_of("key", keys, dtype), numbers_of("value", values, dtype),
+                                       numbers_of("out", outs, dtype), scaling, window, chunk, softcap, sinks.data(), sinks.size(), threads};
             released([&] { self.attend(input); });
         }, "layer"_a, "query"_a, "key"_a, "value"_a, "out"_a, "scaling"_a, "window"_a = 0, "chunk"_a = 0, "softcap"_a = 0,
            "sinks"_a.none() = nb::none(), "threads"_a = 1,

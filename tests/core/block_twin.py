@@ -53,6 +53,11 @@ class Format:
     def quantised(self) -> bool:
         return bool(self.scales)
 
+    @property
+    def halves(self) -> tuple[int, ...]:
+        """Where numbers of half precision are."""
+        return self.scales if self.minimum is None else (*self.scales, self.minimum)
+
 
 FORMATS = [
     Format("F32"),
@@ -67,6 +72,7 @@ FORMATS = [
     Format("Q5_K", (0,), 2, (48, 176), (16, 48)),
     Format("Q6_K", (208,), None, (0, 128), (128, 192), 32),
 ]
+BY_NAME = {form.name: form for form in FORMATS}
 
 
 def halves(values: Floats | Doubles) -> Bytes:
@@ -80,7 +86,7 @@ def weights(rng: np.random.Generator, form: Format, outs: int, ins: int) -> Byte
     if not form.quantised:
         return gguf.quantize(values, form.kind).view(np.uint8).reshape(outs, ins, form.bytes)
     found = rng.integers(0, 256, (outs, ins // form.numbers, form.bytes), np.uint8)
-    for at in (*form.scales, *(() if form.minimum is None else (form.minimum,))):
+    for at in form.halves:
         found[..., at : at + 2] = halves(rng.standard_normal(found.shape[:2]) * 0.01)
     return found
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from core.block_twin import FORMATS, weights
+from core.block_twin import BY_NAME, weights
 
 WORDS = ["<|endoftext|>", *(chr(code) for code in range(97, 123)), "ab", "abc"]
 WIDTH, INNER, HEADS, SHARED, HEAD, ROWS, ALIGNMENT = 256, 64, 4, 2, 16, 33, 32
-_BY_NAME = {form.name: form for form in FORMATS}
 _CODES = {"I": 4, "Q": 10, "f": 6, "?": 7}  # of the type of a value
 
 
@@ -154,7 +153,7 @@ def _tensors(architecture: str) -> dict[str, tuple[tuple[int, ...], str]]:
 def _bytes(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> bytes:
     if len(shape) == 1:
         return rng.standard_normal(shape).astype({"F32": "<f4", "F16": "<f2"}[kind]).tobytes()
-    return weights(rng, _BY_NAME[kind], *shape).tobytes()
+    return weights(rng, BY_NAME[kind], *shape).tobytes()
 
 
 # --- what can be wrong -----------------------------------------------------------------------

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.block_twin import BLOCK, FORMATS, Bytes, Floats, Format, halves, product, weights, widened
+from core.block_twin import (
+    BLOCK,
+    BY_NAME,
+    FORMATS,
+    Bytes,
+    Floats,
+    Format,
+    halves,
+    product,
+    weights,
+    widened,
+)
 from foresay import _core
 from foresay.errors import InputError
 from pairs import pairs
@@ -136,7 +147,7 @@ def test_levels_that_fuse_have_the_same_bits(form: Format) -> None:
 def test_many_rows_and_outputs(level: str) -> None:
     """More rows than stay in a cache, more products than one thread takes."""
     rng = np.random.default_rng(5)
-    form = next(form for form in FORMATS if form.name == "Q4_1")
+    form = BY_NAME["Q4_1"]
     stored, x = weights(rng, form, 200, 4096), rows_of(rng, 300, 4096)
     layer = layer_of(form, stored, level)
     found = multiply(layer, x, 3)
@@ -157,7 +168,7 @@ def test_integers_at_their_limits(form: Format, byte: int, level: str) -> None:
     127 or -127 times a scale."""
     rng = np.random.default_rng(6)
     stored = np.full((9, INS // form.numbers, form.bytes), byte, np.uint8)
-    for at in (*form.scales, *(() if form.minimum is None else (form.minimum,))):
+    for at in form.halves:
         stored[..., at : at + 2] = halves(np.float32(rng.uniform(0.5, 1, stored.shape[:2])))
     scales = np.repeat(rng.uniform(0.5, 1, (7, INS // BLOCK)), BLOCK, axis=1)
     signs = np.ones((7, INS))
@@ -173,7 +184,7 @@ def test_integers_at_their_limits(form: Format, byte: int, level: str) -> None:
 def test_single_weights_at_their_limits(form: Format, byte: int, level: str) -> None:
     """One input at a time: what is not exact shows."""
     stored = np.full((3, 1, form.bytes), byte, np.uint8)
-    for at in (*form.scales, *(() if form.minimum is None else (form.minimum,))):
+    for at in form.halves:
         stored[..., at : at + 2] = halves(np.ones((3, 1), np.float32))
     x = np.eye(form.numbers, dtype=np.float32) * np.float32(127)
     found = multiply(layer_of(form, stored, level), x) / 127
@@ -287,7 +298,7 @@ def test_a_wrong_offset_and_a_wrong_rounding_are_seen(form: Format) -> None:
 @pytest.mark.parametrize("half", [0x7C00, 0xFC00, 0x7E00, 0xFFFF])
 def test_scales_that_are_no_numbers_are_refused(form: Format, half: int, level: str) -> None:
     sound = weights(np.random.default_rng(11), form, 5, INS)
-    for at in (*form.scales, *(() if form.minimum is None else (form.minimum,))):
+    for at in form.halves:
         stored = sound.copy()
         stored[4, -1, at : at + 2] = np.array([half], "<u2").view(np.uint8)
         with pytest.raises(InputError, match=r"^block \d+ of output 4 has a scale that is no num"):
@@ -298,7 +309,7 @@ def test_scales_that_are_no_numbers_are_refused(form: Format, half: int, level: 
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_weights_that_are_no_numbers_are_refused(name: str, value: float, level: str) -> None:
-    form = next(form for form in FORMATS if form.name == name)
+    form = BY_NAME[name]
     stored = weights(np.random.default_rng(12), form, 5, 9)
     bits = {"F32": "<f4", "F16": "<f2", "BF16": "<f4"}[name]
     stored[3, 7] = np.array([value], bits).view(np.uint8)[-form.bytes :]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.brute import fibonacci, int32s
-from core.counts import tries
 from core.frozen_files import HASH, build, corpus_of
 from core.frozen_twin import Documents, contexts
+from explore import tries
 from foresay._core import FrozenBuilder, FrozenIndex
 from foresay.errors import InputError
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from core.alone import python
 from core.brute import int32s
-from core.counts import tries
 from core.frozen_files import HASH, HEADER_BYTES, SECTIONS, build, forged, section_ranges
+from explore import tries
 from foresay._core import FrozenBuilder, FrozenIndex
 from foresay.errors import CorpusError, TokenizerMismatch
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from core.brute import int32s
-from core.counts import tries
 from core.kernels import Floats, bits, choose, normal, on_each_level, wide
+from explore import tries
 from foresay import _core
 from foresay.errors import InputError
 from foresay.sampling.noise import MAX_GUMBEL, gumbel, philox, uniform

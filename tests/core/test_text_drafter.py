@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from core.brute import int32s
-from core.counts import tries
 from core.texts import Texts
+from explore import tries
 from foresay import Verdict, VerdictBatch
 from foresay._core import Request
 from foresay.drafter import Source
@@ -43,8 +43,7 @@ def test_a_group_outlives_its_members() -> None:
 
 
 @pytest.mark.parametrize(
-    "others",
-    [("h", None), (None, None), ("g", "tenant"), (None, "tenant"), ("h", "tenant")],
+    "others", [("h", None), (None, None), ("g", "tenant"), (None, "tenant"), ("h", "tenant")]
 )
 def test_groups_are_isolated(others: tuple[str | None, str | None]) -> None:
     drafter = Texts(history=False)
@@ -273,13 +272,11 @@ def test_no_foreign_token_in_many_drafts() -> None:
 
 # ---- the bound on own texts of members of groups -------------------------------------------------
 
-PROMPT = np.arange(200, dtype=np.int32)
-
 
 def grown(bound: int, group: str | None) -> tuple[Texts, list[Request]]:
     """Eight requests with 4,800 random tokens each."""
     drafter = Texts(history=False, own_bytes=bound)
-    states = [drafter.begin(PROMPT, group=group) for _ in range(8)]
+    states = [drafter.start(*range(200), group=group) for _ in range(8)]
     random = np.random.default_rng(0)
     for _ in range(48):
         texts = random.integers(1000, 1500, (8, 100), np.int32)
@@ -293,8 +290,8 @@ def test_members_of_groups_keep_the_bound() -> None:
     assert len(one) == len(two)  # both are kept: a state that is dropped frees its text
     (alone, states) = grown(1 << 50, None)
     own = alone.bytes_used()
-    for state in states:
-        alone.finish(state)
+    while states:
+        alone.finish(states.pop())
     own -= alone.bytes_used()
     assert own > 1_500_000
     saved = free.bytes_used() - bounded.bytes_used()

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.brute import int32s
-from core.counts import tries
 from core.frozen_files import corpus_of
 from core.texts import Texts
+from explore import tries
 from foresay import Draft, DraftBatch, Verdict
 from foresay.drafters import CorpusDrafter, SuffixDrafter
 

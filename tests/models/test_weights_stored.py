@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from core.counts import tries
+from explore import tries
 from foresay.errors import ModelError
 from foresay.models import weights
 from foresay.models.weights.gguf_header import GgmlType

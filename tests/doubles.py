@@ -76,12 +76,17 @@ def _cut(draft: Draft, budget: int) -> Draft:
     return Draft(draft.tokens[:budget], draft.parents[:budget], scores)
 
 
-def paths(draft: Draft) -> set[tuple[int, ...]]:
-    """The root paths of a draft: what the tree says, whatever the order of its nodes."""
+def in_order(draft: Draft) -> list[tuple[int, ...]]:
+    """The root path of each node."""
     found: list[tuple[int, ...]] = []
     for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
         found.append((*found[parent], token) if parent >= 0 else (token,))
-    return set(found)
+    return found
+
+
+def paths(draft: Draft) -> set[tuple[int, ...]]:
+    """The root paths of a draft: what the tree says, whatever the order of its nodes."""
+    return set(in_order(draft))
 
 
 def tokens(*values: int) -> Int32s:

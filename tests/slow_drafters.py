@@ -11,6 +11,7 @@ import numpy as np
 
 from doubles import tokens
 from foresay import Draft, Verdict, Wants
+from foresay.bench.replay import walk
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Load, StepFacts
@@ -178,15 +179,9 @@ def speed(
 
 def verdict(draft: Draft, request: int, place: int) -> Verdict:
     """The path of the true text, and the token behind it."""
-    path: list[int] = []
-    above = -1
-    for node, (token, parent) in enumerate(
-        zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
-    ):
-        if parent == above and token == token_at(request, place + len(path)):
-            path.append(node)
-            above = node
-    return Verdict(path, [token_at(request, place + at) for at in range(len(path) + 1)])
+    truth = [token_at(request, place + at) for at in range(len(draft) + 1)]
+    path = walk(draft, truth)
+    return Verdict(path, truth[: len(path) + 1])
 
 
 def copies(place: int) -> float:

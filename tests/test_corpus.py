@@ -163,7 +163,7 @@ def test_documents_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [-1, 0, 1 << 60])
 def test_options_out_of_range(tmp_path: Path, option: str, value: int) -> None:
     options: Any = {option: value}
-    with pytest.raises(InputError, match=f"{option} is {value}; expected 1 to"):
+    with pytest.raises(InputError, match=f"{option} is {value}; expected a whole number from 1 to"):
         corpus.build_from([[1, 2]], tmp_path / "index", **options)
     assert not names(tmp_path)
 

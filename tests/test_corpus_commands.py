@@ -61,7 +61,10 @@ def test_replay_refuses_another_tokenizer(tmp_path: Path) -> None:
             "no/such' is not a folder; expected",
         ),
         (["build", "t.jsonl", "-o", "index", "--vocabulary", "4"], "token 4; expected 0 to 3"),
-        (["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"], "expected 1 to 16777216"),
+        (
+            ["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"],
+            "expected a whole number from 1 to 16777216",
+        ),
         (["build", "t.jsonl", "-o", "index", "--tokenizer", "x.json"], "x.json: No such file"),
         (["build", "t.npy", "-o", "index"], "t.npy cannot be read: No such file"),
         (["inspect", "missing"], "missing"),

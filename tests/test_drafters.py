@@ -71,12 +71,20 @@ def test_an_empty_batch_is_fine(make: Make) -> None:
         (np.array([-1], np.int32), InputError, "-1.*0 to 2147483646"),
         (np.array([3, 2**31 - 1], np.int32), InputError, "2147483647.*0 to 2147483646"),
         (np.array([], np.int32), InputError, "empty"),
+        ([1.5], TokenTypeError, "1.5"),
+        (["a"], TokenTypeError, "'a'"),
+        ([True], TokenTypeError, "True"),
+        ("12", TokenTypeError, "is a str"),
+        (None, TokenTypeError, "object"),
     ],
-    ids=["floats", "int64", "two dimensions", "negative", "huge", "empty"],
+    ids=lambda value: str(value) if isinstance(value, (list, str)) else None,
 )
 def test_bad_prompts(make: Make, prompt: Any, error: type[Exception], sentence: str) -> None:
+    drafter: Any = make()
+    before = drafter.bytes_used(), drafter.tokens_held()
     with pytest.raises(error, match=sentence):
-        make().begin(prompt)
+        drafter.begin(prompt, group="g", tenant="t")
+    assert (drafter.bytes_used(), drafter.tokens_held()) == before
 
 
 @every_drafter
@@ -175,8 +183,9 @@ def test_a_finished_state_is_dead(make: Make) -> None:
     before = drafter.propose([alive], [1])[0]
     drafter.finish(dead)
     verdict = Verdict([], [2])
-    with pytest.raises(StateError, match="finished"):
-        drafter.finish(dead)
+    for call in (drafter.finish, drafter.text):
+        with pytest.raises(StateError, match="finished"):
+            call(dead)
     with pytest.raises(StateError, match="finished"):
         drafter.propose([alive, dead], [2, 2])
     with pytest.raises(StateError, match="finished"):
@@ -190,3 +199,16 @@ def test_a_finished_state_is_dead(make: Make) -> None:
 def test_unknown_group() -> None:
     with pytest.raises(UnknownGroup, match="nobody"):
         SuffixDrafter().drop_group("nobody")
+
+
+def refuses_what_is_wrong(make: Make) -> None:
+    """The tests of bad input above, for a drafter that is not in the table."""
+    test_is_a_drafter(make)
+    test_an_empty_batch_is_fine(make)
+    test_bad_batches_change_nothing(make)
+    test_a_state_is_in_a_batch_once(make)
+    test_a_finished_state_is_dead(make)
+    for budget in (-1, 4097, True, 1.5, "3", None):
+        test_bad_budgets(make, budget)
+    for foreign in (None, "state", SuffixDrafter().begin([1])):
+        test_what_is_no_state_of_the_drafter(make, lambda _, wrong=foreign: wrong)

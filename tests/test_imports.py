@@ -46,7 +46,7 @@ MODEL_DRAFTERS = {
 }
 """Drafters that run a model, and what they are made of; they may also sample, with a request's
 noise and processors."""
-SHARED = {"decoding", "head", "text"}
+SHARED = {"decoding", "head"}
 """No drafters: what two of them are made of."""
 SAMPLING = {
     *(
@@ -74,7 +74,7 @@ TORCH_FREE = {
     *(
         f"drafters/{name}"
         for name in (
-            *("__init__", "text", "suffix", "corpus", "ngram", "model", "self_draft"),
+            *("__init__", "suffix", "ngram", "model", "self_draft"),
             *("decoding/__init__", "decoding/drafter", "decoding/shapes", "decoding/state"),
             "decoding/noise_weight",
             *("recycle/__init__", "recycle/drafter", "recycle/laws_file"),

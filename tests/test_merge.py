@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubles import Scripted, paths, tokens
+from doubles import Scripted, in_order, paths, tokens
 from foresay import Draft, SamplingParams, TopK, Verdict, Wants
 from foresay.drafter import SeededParams, Source
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
@@ -39,15 +39,10 @@ def merged(drafts: list[Draft], budget: int = 99) -> Draft:
 
 
 def scored_paths(draft: Draft) -> dict[tuple[int, ...], float]:
-    assert draft.scores is not None or not len(draft)
-    found: dict[tuple[int, ...], float] = {}
-    order: list[tuple[int, ...]] = []
-    for i, (token, parent) in enumerate(
-        zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
-    ):
-        order.append((*order[parent], token) if parent >= 0 else (token,))
-        found[order[-1]] = float(draft.scores[i]) if draft.scores is not None else 0.0
-    return found
+    if draft.scores is None:
+        assert not len(draft)
+        return {}
+    return dict(zip(in_order(draft), draft.scores.tolist(), strict=True))
 
 
 @given(st.lists(trees(), min_size=1, max_size=4))
@@ -161,24 +156,54 @@ def test_sources_are_those_of_the_drafters_that_proposed_a_node() -> None:
     assert drafter.sources(state) == []
 
 
+class Sampling(Scripted):
+    """Samples its drafts, and gives what from."""
+
+    def __init__(self, draft: Draft, seed: int) -> None:
+        super().__init__({0: draft})
+        rows = np.random.default_rng(seed).random((len(draft), 3)) + 0.1
+        self.probs = (rows / rows.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    def propose(self, states: Any, budgets: Any, /) -> list[Draft]:
+        return [
+            Draft(draft.tokens, draft.parents, draft.scores, self.probs[: len(draft)])
+            for draft in super().propose(states, budgets)
+        ]
+
+
 @given(st.lists(trees(), min_size=1, max_size=4), st.integers(0, 12), st.randoms())
-def test_proposers_of_each_node(drafts: list[Draft], budget: int, random: Any) -> None:
-    """Those that have its root path: neither their order nor a repetition changes who they are."""
+def test_each_node_keeps_who_proposed_it_and_from_what(
+    drafts: list[Draft], budget: int, random: Any
+) -> None:
+    """Those that have its root path, each with the distribution that it sampled the token from:
+    neither their order nor a repetition changes who they are."""
+    made: list[Any] = [Sampling(draft, seed) for seed, draft in enumerate(drafts)]
+    made[0] = Scripted({0: drafts[0]})  # chooses
     order = list(range(len(drafts)))
     random.shuffle(order)
+    asked = 2 * budget + 4 if budget else 0
+    own = [in_order(draft)[:asked] for draft in drafts]
     for places in (range(len(drafts)), order, [*order, *order]):
-        given = [drafts[place] for place in places]
-        drafter = MergeDrafter(*(Scripted({0: draft}) for draft in given))
+        drafter = MergeDrafter(*(made[place] for place in places))
         state = drafter.begin(tokens(1))
+        assert not drafter.provenance(state) and not drafter.proposers(state)
         (union,) = drafter.propose([state], [budget])
-        asked = 2 * budget + 4 if budget else 0
-        cut = [paths(Draft(d.tokens[:asked], d.parents[:asked])) for d in given]
         expected = [
-            tuple(k for k, its in enumerate(cut) if path in its) for path in scored_paths(union)
+            [
+                (k, None if place == 0 else made[place].probs[own[place].index(path)].tolist())
+                for k, place in enumerate(places)
+                if path in own[place]
+            ]
+            for path in in_order(union)
         ]
-        assert drafter.proposers(state) == expected
+        told = [
+            [(k, None if q is None else q.tolist()) for k, q in each]
+            for each in drafter.provenance(state)
+        ]
+        assert told == expected
+        assert drafter.proposers(state) == [tuple(k for k, _ in each) for each in expected]
         drafter.observe([state], [Verdict([], [7])])
-        assert drafter.proposers(state) == []
+        assert not drafter.provenance(state) and not drafter.proposers(state)
     drafter.finish(state)
     with pytest.raises(StateError, match="finished"):
         drafter.proposers(state)

@@ -15,19 +15,6 @@ from foresay.errors import InputError, TokenizerMismatch
 from test_recycle import drafted, taught
 
 
-def test_warm_start(tmp_path: Path) -> None:
-    cold = RecycleDrafter()
-    for i in range(200):
-        taught(cold, [i % 7, i % 11, i % 5], {i: 0.6, i + 1: 0.3})
-    cold.save(tmp_path / "recycled.laws")
-    warm = RecycleDrafter(warm=tmp_path / "recycled.laws")
-    for text in ([1, 2, 3], [0, 0, 0], [6, 10, 4], [3]):
-        # The rates of success begin anew, so only the candidates are the same.
-        assert set(drafted(warm, text, 3).tokens) <= set(drafted(cold, text, 99).tokens)
-        assert len(drafted(warm, text, 3)) == len(drafted(cold, text, 3))
-    assert [path.name for path in tmp_path.iterdir()] == ["recycled.laws"]
-
-
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     cold = RecycleDrafter()
     taught(cold, [1, 2], {5: 0.6})

@@ -15,7 +15,8 @@ import pytest
 
 from core.brute import int32s
 from core.frozen_files import corpus_of
-from foresay import Verdict, oracle
+from doubles import in_order
+from foresay import Draft, Verdict, oracle
 from foresay._core import COUNTED
 from foresay.drafters.suffix import SamRule, SuffixDrafter
 from foresay.errors import InputError
@@ -209,9 +210,7 @@ def best_paths(texts: list[list[int]], context: tuple[int, ...], budget: int) ->
 def tree_of(drafter: SuffixDrafter, text: list[int], budget: int) -> dict[tuple[int, ...], float]:
     state = drafter.begin(int32s(text))
     tokens, parents, _, scores = drafter._core.propose([state], [budget])
-    paths: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
-        paths.append((*paths[parent], token) if parent >= 0 else (token,))
+    paths = in_order(Draft(tokens, parents))
     assert len(set(paths)) == len(paths)
     return dict(zip(paths, scores.tolist(), strict=True))
 
@@ -287,11 +286,6 @@ def test_at_most_topk_successors(topk_succ: int) -> None:
 def test_bad_settings(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         SamRule(**settings)
-
-
-def test_bad_rule() -> None:
-    with pytest.raises(InputError, match="rule is 'samd'"):
-        SuffixDrafter(rule="samd")  # type: ignore[arg-type]
 
 
 def test_the_latest_place_of_a_long_match_is_found_in_one_pass() -> None:

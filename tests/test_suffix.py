@@ -14,7 +14,7 @@ import pytest
 from doubles import tokens
 from foresay import DraftBatch, Verdict
 from foresay.drafters import CorpusDrafter, NgramDrafter, SuffixDrafter
-from foresay.errors import CorpusError, InputError, StateError, TokenTypeError
+from foresay.errors import CorpusError, InputError, StateError
 
 MAX_TOKEN = 2**31 - 2
 TEXT = [1, 2, 3, 1, 2, 4, 1, 2]
@@ -93,29 +93,6 @@ def test_verdicts_with_bad_tokens(value: Any) -> None:
     with pytest.raises(InputError):
         drafter.observe(states, [Verdict([], [3]), Verdict([], [3, value])])
     assert snapshot(drafter, states) == before
-
-
-def test_a_finished_state_has_no_text() -> None:
-    drafter, [state] = started(TEXT)
-    drafter.finish(state)
-    assert state.finished and state.prompt_length == len(TEXT)
-    with pytest.raises(StateError, match="finished"):
-        drafter.text(state)
-    with pytest.raises(StateError, match="finished"):
-        drafter.finish(state)
-
-
-@pytest.mark.parametrize("garbage", [None, "state", 7])
-def test_finishing_garbage(garbage: Any) -> None:
-    with pytest.raises((StateError, TypeError)):
-        SuffixDrafter().finish(garbage)
-
-
-def test_finishing_another_drafters_state() -> None:
-    drafter, [state] = started(TEXT)
-    with pytest.raises(StateError, match="another drafter"):
-        SuffixDrafter().finish(state)
-    drafter.finish(state)
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
@@ -215,14 +192,6 @@ def test_missing_corpora(tmp_path: Path) -> None:
             make(tmp_path / "none.foresay")
     with pytest.raises(InputError, match="at least 1"):
         CorpusDrafter()
-
-
-@pytest.mark.parametrize("prompt", [[1.5], ["a"], [True], np.array([1, 2]), "12", None])
-def test_bad_prompts(prompt: Any) -> None:
-    drafter = SuffixDrafter()
-    with pytest.raises(TokenTypeError):
-        drafter.begin(prompt, group="g", tenant="t")
-    assert drafter.bytes_used() == drafter.tokens_held() == 0
 
 
 # ---- determinism and learning --------------------------------------------------------------------

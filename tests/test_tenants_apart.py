@@ -11,6 +11,7 @@ import pytest
 
 from foresay import Draft, DraftBatch, Verdict
 from foresay.arrays import Int32s
+from foresay.bench.replay import walk
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import Sample, StepCost
 from foresay.budget.load import Load, StepFacts
@@ -41,13 +42,7 @@ def lived(drafter: Any, text: Int32s, tenant: str | None) -> list[Draft]:
     while at < len(text):
         (draft,) = DraftBatch.of(drafter.propose([state], [6]))
         drafts.append(Draft(draft.tokens.copy(), draft.parents.copy(), draft.scores))
-        path: list[int] = []
-        for node, (token, parent) in enumerate(
-            zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
-        ):
-            right = at + len(path) < len(text) - 1 and token == text[at + len(path)]
-            if right and parent == (path[-1] if path else -1):
-                path.append(node)
+        path = walk(draft, text[at:-1].tolist())
         drafter.observe([state], [Verdict(path, text[at : at + len(path) + 1])])
         at += len(path) + 1
     drafter.finish(state)

@@ -269,8 +269,14 @@ def check_flag(value: object, name: str) -> None:
 
 def check_positive(value: object, name: str) -> None:
     """Refuse what is not an int from 1. Raises: InputError."""
-    if type(value) is not int or value < 1:
-        raise InputError(f"{name} is {value!r}; expected a whole number from 1")
+    check_whole(value, name, 1)
+
+
+def check_whole(value: object, name: str, low: int, high: int | None = None) -> None:
+    """Refuse what is not an int in this range. Raises: InputError."""
+    if type(value) is not int or value < low or (high is not None and value > high):
+        most = "" if high is None else f" to {high}"
+        raise InputError(f"{name} is {value!r}; expected a whole number from {low}{most}")
 
 
 def check_callable(value: object, name: str) -> None:

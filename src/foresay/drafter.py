@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -25,7 +26,7 @@ from foresay.arrays import Int32s, IntsLike, as_items, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError, StateError
 from foresay.sampling.params import SamplingParams, check_seed
-from foresay.verdict import Verdict, Wants
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = [
     "MAX_BUDGET",
@@ -36,10 +37,14 @@ __all__ = [
     "SeededParams",
     "Source",
     "SourceName",
+    "as_asked",
     "as_budgets",
+    "as_commits",
     "as_prompt",
     "as_states",
     "check_lengths",
+    "check_name",
+    "check_native",
     "known_noise",
 ]
 
@@ -319,3 +324,40 @@ def as_states(states: Sequence[State], kind: type[State], owner: object) -> list
             raise InputError(f"state {at} is in the batch twice; expected each state once")
         seen.add(id(state))
     return states
+
+
+def as_asked(
+    states: Sequence[State], budgets: Sequence[int], kind: type[State], owner: object
+) -> list[tuple[State, int]]:
+    """What `propose` is called with, checked: each state with its budget.
+
+    Raises: as `as_states` and `as_budgets`.
+    """
+    alive = as_states(states, kind, owner)
+    return list(zip(alive, as_budgets(budgets, len(alive)), strict=True))
+
+
+def as_commits(
+    states: Sequence[State], verdicts: Sequence[Verdict], kind: type[State], owner: object
+) -> list[tuple[State, Int32s]]:
+    """What `observe` is called with, checked: each state with the tokens committed, a view.
+
+    Raises: as `as_states`, InputError for lengths that differ.
+    """
+    alive = as_states(states, kind, owner)
+    batch = VerdictBatch.of(verdicts)
+    check_lengths(len(alive), len(batch), "verdicts")
+    pieces = [batch.tokens[first:end] for first, end in pairwise(batch.offsets.tolist())]
+    return list(zip(alive, pieces, strict=True))
+
+
+def check_native(state: object, kind: type[object]) -> None:
+    """Refuse what is no state of a drafter of the core. Raises: StateError."""
+    if not isinstance(state, kind):
+        raise StateError(f"{state!r} is no state; expected one that begin() returned")
+
+
+def check_name(value: object, name: str, *, needed: bool = False) -> None:
+    """Refuse what is no name of a group or tenant. Raises: InputError."""
+    if not (isinstance(value, str) or (value is None and not needed)):
+        raise InputError(f"{name} is {value!r}; expected a str{'' if needed else ' or None'}")

@@ -12,6 +12,7 @@ import torch
 import conformance
 import test_drafters as table
 from conformance import SCENARIOS, drive
+from doubles import in_order
 from drafters.small_models import Watched, draft_model
 from engine.asking import prompts
 from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict
@@ -40,11 +41,6 @@ def model() -> Target:
     return draft_model("same")
 
 
-def paths(draft: Draft) -> list[tuple[int, ...]]:
-    """The tokens from the root to each node."""
-    return [tuple(draft.tokens[zoo.path(draft, node)].tolist()) for node in range(len(draft))]
-
-
 @pytest.mark.parametrize(
     ("shape", "nodes"),
     [(1, 1), (7, 7), ((1, 1, 3), 5), ((4,), 4), ((3, 2, 1), 15), ((2, 2, 2), 14), ((5, 1, 2), 20)],
@@ -58,7 +54,7 @@ def test_nodes_of_expansion_trees(model: Target, shape: Any, nodes: int) -> None
         children = [int((draft.parents == node).sum()) for node in range(-1, len(draft))]
         sizes = [shape] if isinstance(shape, int) else shape
         assert children[0] == (1 if isinstance(shape, int) else sizes[0])
-        assert len(set(paths(draft))) == nodes
+        assert len(set(in_order(draft))) == nodes
 
 
 def likeliest(model: Target, text: Sequence[int], many: int) -> list[tuple[int, float]]:
@@ -85,9 +81,9 @@ def test_the_likeliest_nodes_of_a_tree(model: Target, shape: Any, budget: int) -
     best = sorted(known, key=lambda path: -known[path])[:budget]
     drafter = ModelDrafter(model, shape=shape)
     (draft,) = drafter.propose([drafter.begin(PROMPT)], [budget])
-    assert set(paths(draft)) == set(best)
+    assert set(in_order(draft)) == set(best)
     assert draft.scores is not None
-    expected = [known[path] for path in paths(draft)]
+    expected = [known[path] for path in in_order(draft)]
     np.testing.assert_allclose(draft.scores, expected, rtol=1e-4)
 
 
@@ -130,7 +126,7 @@ def test_drafts_depend_on_the_text_only(
         for state, budget in zip(asked, budgets, strict=True):
             fresh = ModelDrafter(model, shape=shape)
             (expected,) = fresh.propose([fresh.begin(drafter.text(state), sampling=WARM)], [budget])
-            differ += paths(drafts[id(state)]) != paths(expected)
+            differ += in_order(drafts[id(state)]) != in_order(expected)
         for state in states:
             # Some of a drafted path, and then tokens that were not drafted: of another drafter.
             draft = drafts.get(id(state), Draft.empty())
@@ -181,7 +177,7 @@ def test_long_prompts_are_read_in_pieces() -> None:
     assert all(sum(rows) <= 512 for rows in watched.passes) and len(watched.passes) == 5
     for text, draft in zip(texts, drafts, strict=True):
         alone = ModelDrafter(draft_model("same", max_position_embeddings=4096), shape=2)
-        assert paths(alone.propose([alone.begin(text)], [2])[0]) == paths(draft)
+        assert in_order(alone.propose([alone.begin(text)], [2])[0]) == in_order(draft)
     held = drafter.bytes_used()
     assert held > 2003 * watched.bytes_per_token
     drafter.finish(states[0])
@@ -201,7 +197,7 @@ def test_an_interrupt_leaves_the_texts_as_they_were(model: Target, shape: Any) -
         with pytest.raises(KeyboardInterrupt):
             drafter.propose(states, [8, 8])
         watched.fails_after = None
-        assert list(map(paths, drafter.propose(states, [8, 8]))) == list(map(paths, right))
+        assert list(map(in_order, drafter.propose(states, [8, 8]))) == list(map(in_order, right))
 
 
 def test_what_the_model_cannot_read_gets_no_drafts(model: Target) -> None:
@@ -251,18 +247,9 @@ def test_the_contract(model: Target, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_input(model: Target) -> None:
-    def make() -> Any:
-        return ModelDrafter(model)
-
-    table.test_is_a_drafter(make)
-    table.test_an_empty_batch_is_fine(make)
-    table.test_bad_batches_change_nothing(make)
-    table.test_a_state_is_in_a_batch_once(make)
-    table.test_a_finished_state_is_dead(make)
-    for budget in (-1, 4097, True, 1.5, "3", None):
-        table.test_bad_budgets(make, budget)
-    for foreign in (None, "state", make().begin([1, 2])):
-        table.test_what_is_no_state_of_the_drafter(make, lambda _, wrong=foreign: wrong)
+    table.refuses_what_is_wrong(lambda: ModelDrafter(model))
+    foreign = ModelDrafter(model).begin([1, 2])
+    table.test_what_is_no_state_of_the_drafter(lambda: ModelDrafter(model), lambda _: foreign)
 
 
 @pytest.mark.parametrize(

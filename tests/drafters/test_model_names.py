@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from drafters.forked_worker import ForkedWorker
 from foresay import LLM, SamplingParams
 from foresay.corpus import tokenizer_hash_of
 from foresay.drafters import ModelDrafter
@@ -54,19 +57,20 @@ def test_another_tokenizer(llm: LLM, folder: Path, tmp_path: Path) -> None:
         LLM(folder, ModelDrafter(other), dtype="float32", memory=1 << 24)
 
 
-def _padded(folder: Path, out: Path, tokens: int, **changes: Any) -> Path:
-    """A copy of the model with so many tokens more than its tokenizer has."""
-    shutil.copytree(folder, out)
+@pytest.fixture(scope="module")
+def wide(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the model with 7 tokens more than its tokenizer has."""
+    out = tmp_path_factory.mktemp("wide")
+    shutil.copytree(folder, out, dirs_exist_ok=True)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model.resize_token_embeddings(model.config.vocab_size + tokens, mean_resizing=False)
+    model.resize_token_embeddings(model.config.vocab_size + 7, mean_resizing=False)
     model.save_pretrained(out)
     return out
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_vocabularies_that_are_padded(llm: LLM, folder: Path, tmp_path: Path, rule: Any) -> None:
+def test_vocabularies_that_are_padded(folder: Path, wide: Path, rule: Any) -> None:
     """Of one tokenizer: the draft model may have more columns than the target, or fewer."""
-    wide = _padded(folder, tmp_path / "wide", 7)
     params = SamplingParams(temperature=0.8, seed=5, max_tokens=24, rule=rule)
     for target, draft in ((folder, wide), (wide, folder)):
         alone = LLM(target, None, dtype="float32", memory=1 << 24)
@@ -77,6 +81,24 @@ def test_vocabularies_that_are_padded(llm: LLM, folder: Path, tmp_path: Path, ru
             assert [r.token_ids for r in found] == [r.token_ids for r in expected]
         assert sum(r.stats.accepted for r in found) > 0
         assert all(r.error is None for r in found)
+
+
+def test_a_killed_worker_of_a_padded_model_is_replaced(llm: LLM, wide: Path) -> None:
+    """What it was told of the target holds for its successor, too."""
+    params = SamplingParams(temperature=0.0, max_tokens=8)
+    drafter = ForkedWorker(f"model:{wide}", timeout=20)
+    try:
+        beside = llm.beside(drafter, "fixed")
+        [before] = beside.generate("Hello, hello", params)
+        assert before.stats.drafted and drafter.pid is not None
+        os.kill(drafter.pid, signal.SIGKILL)
+        for _ in range(2):  # the end of the first is noticed in the first
+            [again] = beside.generate("Hello, hello", params)
+            assert again.token_ids == before.token_ids
+            assert drafter.ready(60)
+        assert again.stats.drafted and drafter.restarts == 1
+    finally:
+        drafter.close()
 
 
 def test_the_command_line(llm: LLM, folder: Path) -> None:

@@ -16,6 +16,7 @@ from foresay.engine.plain import logits_of
 from foresay.errors import InputError
 from foresay.models.target import SequenceInput, Target
 from foresay.sampling.signals import signals_of
+from models import zoo
 
 PROMPT = np.array([5, 9, 33, 12, 70, 5, 9], np.int32)
 GREEDY = SeededParams(SamplingParams(temperature=0), 1)
@@ -52,11 +53,7 @@ def test_signals_are_those_of_the_model(model: Target, sampling: Any, shape: Any
     assert found is not None and found.variance is None and len(found) == len(draft) > 2
     temperature = 0.7 if sampling is WARM else 1.0
     for node in range(len(draft)):
-        text = [int(draft.tokens[node])]
-        above = int(draft.parents[node])
-        while above >= 0:
-            text.insert(0, int(draft.tokens[above]))
-            above = int(draft.parents[above])
+        text = draft.tokens[zoo.path(draft, node)].tolist()
         before = np.array([*PROMPT, *text[:-1]], np.int32)
         row = (logits_of(model)(before, len(PROMPT)).double() / temperature).softmax(-1).numpy()
         right = signals_of(row, text[-1:])

@@ -363,17 +363,6 @@ def test_the_contract() -> None:
     assert drive(suffix, SCENARIOS) == drive(SuffixDrafter(history=False), SCENARIOS) > 50
     assert suffix.restarts == suffix.tokens_held() == 0
 
-    def make() -> Any:
-        return suffix
-
-    table.test_is_a_drafter(make)
-    table.test_an_empty_batch_is_fine(make)
-    table.test_bad_batches_change_nothing(make)
-    table.test_a_state_is_in_a_batch_once(make)
-    table.test_a_finished_state_is_dead(make)
-    for budget in (-1, 4097, True, 1.5, "3", None):
-        table.test_bad_budgets(make, budget)
-    for foreign in (None, "state", SuffixDrafter().begin([1])):
-        table.test_what_is_no_state_of_the_drafter(make, lambda _, wrong=foreign: wrong)
+    table.refuses_what_is_wrong(lambda: suffix)
     assert suffix.restarts == 0
     suffix.close()

@@ -120,8 +120,14 @@ def write(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> P
     return folder
 
 
-SMALL = {"hidden": 32, "heads": 4, "kv": 2, "head_dim": 16, "wide": 48}
 LAYERS = 8
+
+
+def small() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The config and weights of a published head for tiny targets."""
+    size = {"hidden": 32, "heads": 4, "kv": 2, "head_dim": 16, "wide": 48}
+    config, shapes = published(**size, vocabulary=128, drafted=40)
+    return config, weights_of(shapes)
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +140,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_a_published_head_drafts(deep: dict[str, Path], name: str, tmp_path: Path) -> None:
-    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
-    weights = weights_of(shapes)
+    config, weights = small()
     drafter = EagleDrafter(write(tmp_path / "head", config, weights), deep[name])
     assert drafter.wants == Wants(hidden=True, hidden_layers=(2, LAYERS // 2, LAYERS - 3))
     assert torch.equal(drafter.head.output, weights["lm_head.weight"].float())
@@ -150,8 +155,7 @@ def test_a_published_head_drafts(deep: dict[str, Path], name: str, tmp_path: Pat
 
 
 def test_other_spellings(deep: dict[str, Path], tmp_path: Path) -> None:
-    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
-    weights = weights_of(shapes)
+    config, weights = small()
     named = {name.replace("midlayer.", "layers.0."): value for name, value in weights.items()}
     config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}
     drafter = EagleDrafter(write(tmp_path / "sglang", config, named), deep["llama"])
@@ -220,8 +224,7 @@ def test_refused(
     spoil: Callable[[dict[str, Any], dict[str, Tensor]], None],
     sentence: str,
 ) -> None:
-    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
-    weights = weights_of(shapes)
+    config, weights = small()
     spoil(config, weights)
     folder = write(tmp_path / "head", config, weights)
     with pytest.raises(ModelError, match=sentence):
@@ -232,8 +235,8 @@ def test_refused(
 def test_sizes_are_checked_before_memory_is_taken(
     deep: dict[str, Path], tmp_path: Path, size: str
 ) -> None:
-    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
-    folder = write(tmp_path / "head", {**config, size: 1 << 24}, weights_of(shapes))
+    config, weights = small()
+    folder = write(tmp_path / "head", {**config, size: 1 << 24}, weights)
     tracemalloc.start()
     with pytest.raises(ModelError, match=r"has the shape .*, but its config.json says \[\d{8,}"):
         EagleDrafter(folder, deep["llama"])
@@ -247,22 +250,19 @@ def test_the_names_and_shapes_of_weights() -> None:
 
 
 def test_a_head_is_no_model_and_a_model_no_head(deep: dict[str, Path], tmp_path: Path) -> None:
-    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
-    published_head = write(tmp_path / "head", config, weights_of(shapes))
-    for head in (published_head, saved(random_head(), tmp_path / "ours")):
+    for head in (write(tmp_path / "head", *small()), saved(random_head(), tmp_path / "ours")):
         with pytest.raises(ModelError, match=f"is a head, no model; .* --drafter eagle:{head}"):
             make_drafter(f"model:{head}")
-    small = save_target(tmp_path / "small", zoo.make("llama"))
+    model = save_target(tmp_path / "small", zoo.make("llama"))
     for noted in ({}, {"foresay": {"target": {"name": "tiny"}}}):  # as `foresay train model` does
-        told = json.loads((small / "config.json").read_text()) | noted
-        (small / "config.json").write_text(json.dumps(told))
-        with pytest.raises(ModelError, match=f"is no head; .* --drafter model:{small}"):
-            EagleDrafter(small, deep["llama"])
+        told = json.loads((model / "config.json").read_text()) | noted
+        (model / "config.json").write_text(json.dumps(told))
+        with pytest.raises(ModelError, match=f"is no head; .* --drafter model:{model}"):
+            EagleDrafter(model, deep["llama"])
 
 
 def test_files_that_are_no_heads(deep: dict[str, Path], tmp_path: Path) -> None:
-    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
-    folder = write(tmp_path / "head", config, weights_of(shapes))
+    folder = write(tmp_path / "head", *small())
     with pytest.raises(InputError, match=r"does not say for which model .* EagleDrafter\(head, mo"):
         EagleDrafter(folder)
     whole = (folder / "model.safetensors").read_bytes()
@@ -281,8 +281,7 @@ def test_files_that_are_no_heads(deep: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_any_damage_of_bytes_is_a_sentence(deep: dict[str, Path], tmp_path: Path) -> None:
-    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
-    folder = write(tmp_path / "head", config, weights_of(shapes))
+    folder = write(tmp_path / "head", *small())
     path, model = folder / "model.safetensors", in_folder(deep["llama"])
     whole, random = path.read_bytes(), np.random.default_rng(0)
     for _ in range(60):

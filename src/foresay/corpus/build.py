@@ -16,6 +16,7 @@ from foresay.arrays import (
     as_tokens,
     check_callable,
     check_hash,
+    check_whole,
 )
 from foresay.corpus.sources import Documents
 from foresay.corpus.tokenizer import UNBOUND
@@ -123,8 +124,7 @@ def build_from(
         ("memory_bytes", memory_bytes, 1 << 50),
         ("threads", threads, 1024),
     ):
-        if type(value) is not int or not 1 <= value <= most:
-            raise InputError(f"{name} is {value!r}; expected 1 to {most}")
+        check_whole(value, name, 1, most)
     builder = FrozenBuilder(
         out,
         vocabulary=vocabulary,

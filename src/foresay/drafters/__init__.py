@@ -20,7 +20,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from foresay.drafters.corpus import CorpusDrafter
     from foresay.drafters.eagle import EagleDrafter as EagleDrafter
     from foresay.drafters.external import ExternalDrafter
     from foresay.drafters.merge import MergeDrafter
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from foresay.drafters.ngram import NgramDrafter
     from foresay.drafters.recycle import RecycleDrafter
     from foresay.drafters.self_draft import SelfDrafter
-    from foresay.drafters.suffix import SuffixDrafter
+    from foresay.drafters.suffix import CorpusDrafter, SuffixDrafter
     from foresay.drafters.worker import WorkerDrafter
 
 __all__ = [
@@ -45,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CorpusDrafter": "corpus",
+    "CorpusDrafter": "suffix",
     "EagleDrafter": "eagle",  # not in __all__: `import *` must not need torch
     "ExternalDrafter": "external",
     "MergeDrafter": "merge",

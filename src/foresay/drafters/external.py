@@ -23,12 +23,12 @@ from foresay.drafter import (
     ExternalDraft,
     SeededParams,
     Source,
-    as_budgets,
+    as_asked,
+    as_commits,
     as_prompt,
     as_states,
-    check_lengths,
 )
-from foresay.verdict import Verdict, VerdictBatch, Wants
+from foresay.verdict import Verdict, Wants
 
 __all__ = ["MAX_EXTERNAL", "ExternalDrafter", "ExternalState", "hash_after"]
 
@@ -166,9 +166,8 @@ class ExternalDrafter:
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice or
         lengths that differ.
         """
-        states = as_states(states, ExternalState, self)
         drafts = []
-        for state, budget in zip(states, as_budgets(budgets, len(states)), strict=True):
+        for state, budget in as_asked(states, budgets, ExternalState, self):
             drafts.append(state.tree(budget))
             state.drafted = len(drafts[-1])
         return drafts
@@ -179,13 +178,10 @@ class ExternalDrafter:
         Raises: StateError, InputError for a state that is there twice or lengths that differ;
         nothing has changed then.
         """
-        states = as_states(states, ExternalState, self)
-        batch = VerdictBatch.of(verdicts)
-        check_lengths(len(states), len(batch), "verdicts")
-        for at, state in enumerate(states):
+        for state, tokens in as_commits(states, verdicts, ExternalState, self):
             state.drafted = 0
             if state.here is not None:
-                state.advance(batch.tokens[batch.offsets[at] : batch.offsets[at + 1]])
+                state.advance(tokens)
 
     def finish(self, state: ExternalState, /) -> None:
         """End a request. Raises: StateError."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import SeededParams, Source, as_asked, as_commits, as_prompt, as_states
 from foresay.errors import InputError
-from foresay.verdict import Verdict, VerdictBatch, Wants
+from foresay.verdict import Verdict, Wants
 
 __all__ = ["NgramDrafter", "NgramState"]
 
@@ -90,11 +90,10 @@ class NgramDrafter:
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice or
         lengths that differ.
         """
-        alive = as_states(states, NgramState, self)
-        checked = as_budgets(budgets, len(alive))
-        drafts = [self._chain(state, n) for state, n in zip(alive, checked, strict=True)]
-        for state, draft in zip(alive, drafts, strict=True):
-            state.drafted = len(draft)
+        drafts = []
+        for state, budget in as_asked(states, budgets, NgramState, self):
+            drafts.append(self._chain(state, budget))
+            state.drafted = len(drafts[-1])
         return DraftBatch.of(drafts)
 
     def observe(self, states: Sequence[NgramState], verdicts: Sequence[Verdict], /) -> None:
@@ -103,12 +102,8 @@ class NgramDrafter:
         Valid until: `finish`. Raises: StateError, InputError for a state that is there twice or
         lengths that differ; nothing has changed then.
         """
-        alive = as_states(states, NgramState, self)
-        batch = VerdictBatch.of(verdicts)
-        check_lengths(len(alive), len(batch), "verdicts")
-        bounds = batch.offsets.tolist()
-        for i, state in enumerate(alive):
-            self._append(state, batch.tokens[bounds[i] : bounds[i + 1]])
+        for state, tokens in as_commits(states, verdicts, NgramState, self):
+            self._append(state, tokens)
 
     def finish(self, state: NgramState, /) -> None:
         """End a request.

@@ -11,17 +11,18 @@ from foresay.drafter import (
     ByTenant,
     SeededParams,
     Source,
-    as_budgets,
+    as_asked,
+    as_commits,
     as_prompt,
     as_states,
-    check_lengths,
+    check_name,
 )
 from foresay.drafters.decoding.noise_weight import NoiseWeight
 from foresay.drafters.decoding.shapes import ShapeLike, as_shape
 from foresay.drafters.decoding.state import RequestState
 from foresay.errors import InputError, TokenizerMismatch
 from foresay.sampling.signals import Signals
-from foresay.verdict import Verdict, VerdictBatch, Wants
+from foresay.verdict import Verdict, Wants
 
 if TYPE_CHECKING:
     from foresay.drafters.decoding.dropout import Dropout
@@ -152,11 +153,10 @@ class DecodingDrafter:
             build_trees,
         )
 
-        alive = as_states(states, RequestState, self)
-        checked = as_budgets(budgets, len(alive))
+        given = as_asked(states, budgets, RequestState, self)
         asked: list[tuple[RequestState, int, int]] = []
         self._calls += 1
-        for state, budget in zip(alive, checked, strict=True):
+        for state, budget in given:
             if budget:
                 state.used = self._calls
             if state.proposed_for == (budget, self.model.version):
@@ -178,9 +178,9 @@ class DecodingDrafter:
             )
         for builder in builders:
             builder.state.proposed, builder.state.signals = builder.draft(), builder.signals()
-        for state, budget in zip(alive, checked, strict=True):
+        for state, budget in given:
             state.proposed_for = budget, self.model.version
-        return [state.proposed for state in alive]
+        return [state.proposed for state, _ in given]
 
     def observe(self, states: Sequence[RequestState], verdicts: Sequence[Verdict], /) -> None:
         """Add what was committed; what was stored of other drafted tokens is dropped.
@@ -188,12 +188,7 @@ class DecodingDrafter:
         Raises: StateError, InputError for a state that is there twice or lengths that differ;
         nothing has changed then.
         """
-        alive = as_states(states, RequestState, self)
-        batch = VerdictBatch.of(verdicts)
-        check_lengths(len(alive), len(batch), "verdicts")
-        bounds = batch.offsets.tolist()
-        for at, state in enumerate(alive):
-            tokens = batch.tokens[bounds[at] : bounds[at + 1]]
+        for state, tokens in as_commits(states, verdicts, RequestState, self):
             if state.by_weight and len(tokens):
                 state.noise_weight.learn(state.by_weight, int(tokens[0]))
             state.commit(tokens)
@@ -213,8 +208,7 @@ class DecodingDrafter:
 
     def drop_tenant(self, tenant: str) -> None:
         """Forget how much of the noise a tenant's drafts follow. Raises: InputError."""
-        if not isinstance(tenant, str):
-            raise InputError(f"the tenant is {tenant!r}; expected a str")
+        check_name(tenant, "the tenant", needed=True)
         self._noise.forget(tenant)
 
     def sources(self, state: RequestState, /) -> list[tuple[Source, ...]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from foresay.arrays import check_whole
 from foresay.errors import InputError
 
 __all__ = ["Dropout"]
@@ -37,8 +38,7 @@ class Dropout:
     _masks: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if type(self.passes) is not int or not 2 <= self.passes <= 256:
-            raise InputError(f"passes is {self.passes!r}; expected a whole number from 2 to 256")
+        check_whole(self.passes, "passes", 2, 256)
         if not 0 < self.rate < 1:
             raise InputError(f"rate is {self.rate!r}; expected more than 0 and less than 1")
         if self.output.ndim != 2:

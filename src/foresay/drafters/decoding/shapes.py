@@ -8,6 +8,7 @@ from itertools import accumulate
 from operator import mul
 from typing import TypeAlias
 
+from foresay.arrays import check_whole
 from foresay.drafter import MAX_BUDGET
 from foresay.errors import InputError
 
@@ -28,8 +29,8 @@ class Dynamic:
     depth: int = 5
 
     def __post_init__(self) -> None:
-        for name, value in (("width", self.width), ("depth", self.depth)):
-            _check(name, value)
+        check_whole(self.width, "width", 1, _MOST)
+        check_whole(self.depth, "depth", 1, _MOST)
 
 
 ShapeLike: TypeAlias = "int | Sequence[int] | Dynamic"
@@ -67,10 +68,10 @@ def as_shape(shape: ShapeLike) -> Shape:
         return Shape((shape.width,) * shape.depth, shape.width)
     if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)) and len(shape):
         for at, children in enumerate(shape):
-            _check(f"shape[{at}]", children)
+            check_whole(children, f"shape[{at}]", 1, _MOST)
         made = Shape(tuple(shape))
     elif type(shape) is int:
-        _check("shape", shape)
+        check_whole(shape, "shape", 1, _MOST)
         made = Shape((1,) * shape)
     else:
         raise InputError(
@@ -83,8 +84,3 @@ def as_shape(shape: ShapeLike) -> Shape:
             f"most {MAX_BUDGET} in {_MOST}"
         )
     return made
-
-
-def _check(name: str, value: object) -> None:
-    if type(value) is not int or not 1 <= value <= _MOST:
-        raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {_MOST}")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from foresay.arrays import Floats, Int32s, IntsLike, check_positive, joined
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import SeededParams, Source, as_asked, as_prompt, as_states, check_lengths
 from foresay.drafters.head.head import Head, Kept
 from foresay.drafters.head.requests import ask_of, noise_of, process_of
 from foresay.drafters.head.tree import Context, grow
@@ -37,22 +37,6 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 class HeadState:
     """One request: its text, and what the head has read of it."""
-
-    __slots__ = (
-        "ask",
-        "drafted",
-        "features",
-        "finished",
-        "hidden",
-        "keys",
-        "length",
-        "owner",
-        "sampling",
-        "texts",
-        "tokens",
-        "unread",
-        "values",
-    )
 
     def __init__(self, owner: HeadDrafter, prompt: Int32s, sampling: SeededParams | None) -> None:
         self.owner = owner
@@ -137,17 +121,11 @@ class HeadDrafter:
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice or
         lengths that differ.
         """
-        alive = as_states(states, HeadState, self)
-        checked = as_budgets(budgets, len(alive))
-        asked = [
-            at for at, state in enumerate(alive) if checked[at] and (state.unread or state.read)
-        ]
-        drafts = [Draft.empty()] * len(alive)
-        if asked:
-            trees = self._trees([alive[at] for at in asked], [checked[at] for at in asked])
-            for at, tree in zip(asked, trees, strict=True):
-                drafts[at] = tree
-        for state, draft in zip(alive, drafts, strict=True):
+        given = as_asked(states, budgets, HeadState, self)
+        asked = [(state, n) for state, n in given if n and (state.unread or state.read)]
+        trees = dict(zip([id(state) for state, _ in asked], self._trees(asked), strict=True))
+        drafts = [trees.get(id(state), Draft.empty()) for state, _ in given]
+        for (state, _), draft in zip(given, drafts, strict=True):
             state.drafted = len(draft)
         return DraftBatch.of(drafts)
 
@@ -229,7 +207,10 @@ class HeadDrafter:
         """Tokens held for all live requests."""
         return sum(state.length for state in list(self._live))
 
-    def _trees(self, states: Sequence[HeadState], budgets: Sequence[int]) -> list[Draft]:
+    def _trees(self, asked: Sequence[tuple[HeadState, int]]) -> list[Draft]:
+        if not asked:
+            return []
+        states = [state for state, _ in asked]
         while behind := [state for state in states if state.unread]:
             self._read(behind)
         kept = self._padded(states, self._topk * (self._depth - 1))
@@ -237,7 +218,7 @@ class HeadDrafter:
         return grow(
             self._head,
             Context(hidden, kept, self._tensor([state.read for state in states])),
-            budgets,
+            [budget for _, budget in asked],
             topk=self._topk,
             depth=self._depth,
             shortlist=self._shortlist,

@@ -177,9 +177,7 @@ class MergeDrafter:
         for member in self._members:
             if member.able.shares_kv is not None:
                 states = as_states(states, MergeState, self)
-                member.catch_up(states)
-                inner = [state.states[member.index] for state in states]
-                member.able.shares_kv.share_kv_cache(target, inner, kvs)
+                member.able.shares_kv.share_kv_cache(target, member.own(states), kvs)
 
     def add_external_draft(self, state: MergeState, text: IntsLike, draft: ExternalDraft, /) -> int:
         """Keep a draft for this text, or for a later one, in the drafters of external drafts.
@@ -225,9 +223,7 @@ class MergeDrafter:
         self._gating.shared = self._clock() - began if len(step) > 1 else 0.0
         for member in members:
             if member.able.adopts is not None:  # it learns from every verified node
-                member.catch_up(states)
-                inner = [state.states[member.index] for state in states]
-                member.able.adopts.adopt(inner, drafts.without_probs())
+                member.able.adopts.adopt(member.own(states), drafts.without_probs())
         return drafts
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
@@ -253,8 +249,7 @@ class MergeDrafter:
                     missed = batch.tokens[bounds[at] : bounds[at + 1]].copy()
                     state.missed[member.index].append(missed)
             else:
-                member.catch_up(states)
-                member.drafter.observe([state.states[member.index] for state in states], own)
+                member.drafter.observe(member.own(states), own)
             observing.append(self._clock() - began)
         learn(self._merge, states, batch)
         self._gating.observe(unions, batch, observing)
@@ -286,7 +281,7 @@ class MergeDrafter:
         with ExitStack() as every:  # all of them, also if one raises
             for member in self._members:
                 every.callback(member.drafter.finish, state.states[member.index])
-                every.callback(member.catch_up, [state])  # before it: the last comes first
+                every.callback(member.own, [state])  # before it: the last comes first
 
     def add_to_group(
         self, group: str, prompt: IntsLike, answer: IntsLike, *, tenant: str | None = None
@@ -324,17 +319,14 @@ class MergeDrafter:
         Valid until: the next `begin` with this group. Raises: UnknownGroup if drafters keep groups
         and none of them knows this one.
         """
+        keeping = [able.groups for able in self._abilities if able.groups is not None]
         refusals: list[UnknownGroup] = []
-        known = False
-        for able in self._abilities:
-            if able.groups is None:
-                continue
+        for groups in keeping:
             try:
-                able.groups.drop_group(group, tenant)
-                known = True
+                groups.drop_group(group, tenant)
             except UnknownGroup as refusal:
                 refusals.append(refusal)
-        if refusals and not known:
+        if refusals and len(refusals) == len(keeping):
             raise refusals[0]
 
     def bytes_used(self) -> int:
@@ -357,14 +349,9 @@ class MergeDrafter:
         if no drafter has `text`.
         """
         as_states([state], MergeState, self)
-        for member in self._members:
-            member.catch_up([state])
-        texts = {
-            member.index: member.able.text.text(state.states[member.index])
-            for member in self._members
-            if member.able.text is not None
-        }
-        return same_text(list(texts.values()), len(self.drafters))
+        own = [(member.able.text, member.own([state])[0]) for member in self._members]
+        texts = [able.text(each) for able, each in own if able is not None]
+        return same_text(texts, len(self.drafters))
 
     def proposers(self, state: MergeState, /) -> list[tuple[int, ...]]:
         """Which drafters proposed a node, for each node of the state's last proposal: their places

@@ -91,8 +91,9 @@ class Member:
         """Whether it is always asked."""
         return self.external or (self.able.starts is None and self.length.quick(requests))
 
-    def catch_up(self, states: Sequence[MergeState]) -> None:
-        """Tell it what was committed while it was not asked, of these requests of the merge."""
+    def own(self, states: Sequence[MergeState]) -> list[Any]:
+        """Its own states of these requests of the merge, which then know what was committed while
+        it was not asked."""
         k = self.index
         behind = [state for state in states if state.missed[k]]
         if behind:
@@ -101,6 +102,7 @@ class Member:
             for state in behind:
                 state.missed[k] = []
             self.drafter.observe([state.states[k] for state in behind], VerdictBatch.of(missed))
+        return [state.states[k] for state in states]
 
 
 @dataclass(slots=True)
@@ -150,8 +152,7 @@ class Asked:
         """Let a member that works by itself begin."""
         began, starts = clock(), self.member.able.starts
         assert starts is not None
-        self.member.catch_up(states)
-        starts.start([state.states[self.member.index] for state in states], list(self.budgets))
+        starts.start(self.member.own(states), list(self.budgets))
         self.seconds += clock() - began
 
     def collect(self, states: Sequence[MergeState], clock: Callable[[], float]) -> None:
@@ -160,9 +161,7 @@ class Asked:
         Raises: InputError for drafts that do not fit; what the drafter raises.
         """
         began, member = clock(), self.member
-        member.catch_up(states)
-        inner = [state.states[member.index] for state in states]
-        given = member.drafter.propose(inner, list(self.budgets))
+        given = member.drafter.propose(member.own(states), list(self.budgets))
         self.seconds += clock() - began
         if not isinstance(given, DraftBatch):
             probs = [draft.probs for draft in given]

@@ -18,11 +18,20 @@ import numpy as np
 
 from foresay import _core
 from foresay._core import RecycleRequest
-from foresay.arrays import Int32s, IntsLike, as_items, check_flag, check_hash
+from foresay.arrays import Int32s, IntsLike, as_items, check_flag, check_hash, check_whole
 from foresay.draft import DraftBatch
-from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, check_lengths, known_noise
+from foresay.drafter import (
+    SeededParams,
+    Source,
+    as_budgets,
+    as_prompt,
+    check_lengths,
+    check_name,
+    check_native,
+    known_noise,
+)
 from foresay.drafters.recycle.laws_file import Laws, Tokens, read_laws, write_laws
-from foresay.errors import InputError, StateError, TokenizerMismatch
+from foresay.errors import InputError, TokenizerMismatch
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["RecycleDrafter"]
@@ -63,10 +72,7 @@ class RecycleDrafter:
             ("memory", memory, 0, 1 << 40),
             ("max_tenants", max_tenants, 1, 1 << 20),
         ):
-            if type(value) is not int or not least <= value <= most:
-                raise InputError(
-                    f"{name} is {value!r}; expected a whole number from {least} to {most}"
-                )
+            check_whole(value, name, least, most)
         if tree not in ("grown", "static"):
             raise InputError(f"tree is {tree!r}; expected 'grown' or 'static'")
         check_flag(chain, "chain")
@@ -129,9 +135,8 @@ class RecycleDrafter:
 
         Raises: TokenTypeError, InputError.
         """
-        for name, value in (("group", group), ("tenant", tenant)):
-            if value is not None and not isinstance(value, str):
-                raise InputError(f"{name} is {value!r}; expected a str or None")
+        check_name(group, "group")
+        check_name(tenant, "tenant")
         seed, temperature = known_noise(sampling)
         tokens = as_prompt(prompt)
         state = self._core.begin(tokens, tenant, seed, temperature)
@@ -145,7 +150,7 @@ class RecycleDrafter:
 
         Raises: StateError, InputError.
         """
-        listed = _as_list(states)
+        listed = as_items(states, "states", "a list of states")
         checked = np.array(as_budgets(budgets, len(listed)), np.int32)
         tokens, parents, offsets, scores = self._core.propose(listed, checked, least)
         return DraftBatch._trusted(tokens, parents, offsets, scores)
@@ -156,7 +161,12 @@ class RecycleDrafter:
 
         Raises: StateError, InputError.
         """
-        self._core.adopt(_as_list(states), drafts.tokens, drafts.parents, drafts.offsets)
+        self._core.adopt(
+            as_items(states, "states", "a list of states"),
+            drafts.tokens,
+            drafts.parents,
+            drafts.offsets,
+        )
 
     def observe(self, states: Sequence[RecycleRequest], verdicts: Sequence[Verdict], /) -> None:
         """Append the committed tokens, and learn what the target found likely after each node.
@@ -176,7 +186,12 @@ class RecycleDrafter:
             logprobs = np.ascontiguousarray(seen.logprobs)
             offsets = batch.topk_offsets
         self._core.observe(
-            _as_list(states), batch.tokens, batch.offsets, likeliest, logprobs, offsets
+            as_items(states, "states", "a list of states"),
+            batch.tokens,
+            batch.offsets,
+            likeliest,
+            logprobs,
+            offsets,
         )
         self._tokens += len(batch.tokens)
 
@@ -185,7 +200,7 @@ class RecycleDrafter:
 
         Raises: StateError.
         """
-        size = len(self._core.text(_as_state(state)))
+        size = len(self.text(state))
         self._core.finish(state)
         self._tokens -= size
 
@@ -195,8 +210,7 @@ class RecycleDrafter:
 
         Raises: InputError.
         """
-        if type(keep) is not int or keep < 0:
-            raise InputError(f"keep is {keep!r}; expected a whole number from 0, of versions")
+        check_whole(keep, "keep", 0)
         if keep == 0:
             self._core.forget(tenant)
 
@@ -209,14 +223,16 @@ class RecycleDrafter:
 
         Raises: StateError.
         """
-        return [(Source.RECYCLED,)] * self._core.drafted(_as_state(state))
+        check_native(state, RecycleRequest)
+        return [(Source.RECYCLED,)] * self._core.drafted(state)
 
     def text(self, state: RecycleRequest, /) -> Int32s:
         """Prompt and observed tokens: a copy.
 
         Raises: StateError.
         """
-        text: Int32s = self._core.text(_as_state(state))
+        check_native(state, RecycleRequest)
+        text: Int32s = self._core.text(state)
         return text
 
     def bytes_used(self) -> int:
@@ -238,13 +254,3 @@ class RecycleDrafter:
         Raises: OSError.
         """
         write_laws(Path(path), Laws(*self._core.table(tenant), self._of), self.wants.topk)
-
-
-def _as_state(state: object) -> RecycleRequest:
-    if not isinstance(state, RecycleRequest):
-        raise StateError(f"{state!r} is no state; expected one that begin() returned")
-    return state
-
-
-def _as_list(states: Sequence[RecycleRequest]) -> list[RecycleRequest]:
-    return states if type(states) is list else as_items(states, "states", "a list of states")

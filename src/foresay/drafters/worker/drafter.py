@@ -14,19 +14,24 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from foresay.arrays import Int32s, IntsLike, as_tokens, check_hash
+from foresay.arrays import Int32s, IntsLike, as_tokens, check_hash, check_whole
 from foresay.draft import Draft
-from foresay.drafter import SeededParams, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import (
+    SeededParams,
+    as_asked,
+    as_prompt,
+    as_states,
+    check_lengths,
+    check_name,
+)
 from foresay.drafters.worker.frames import packed
 from foresay.drafters.worker.life import Life, refusal
 from foresay.drafters.worker.values import (
     as_environ,
-    as_name,
     as_seconds,
     as_settings,
     drafts_of,
@@ -64,10 +69,8 @@ class WorkerState:
         return np.frombuffer(bytes(self.answer), np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    states: list[WorkerState]
-    budgets: list[int]
+class _Asked(NamedTuple):
+    given: list[tuple[WorkerState, int]]
     life: Life | None  # None: nobody was asked
     step: int
     since: float
@@ -193,11 +196,11 @@ class WorkerDrafter:
         tenant that is no str.
         """
         tokens = as_prompt(prompt)
-        about = {"group": as_name(group, "group"), "tenant": as_name(tenant, "tenant")}
+        check_name(group, "group")
+        check_name(tenant, "tenant")
+        about = {"group": group, "tenant": tenant, "sampling": plain_sampling(sampling)}
         self._numbers += 1
-        state = WorkerState(
-            self, self._numbers, tokens, {**about, "sampling": plain_sampling(sampling)}
-        )
+        state = WorkerState(self, self._numbers, tokens, about)
         self._live[state.number] = self._untold[state.number] = state
         self._worker()
         return state
@@ -207,15 +210,15 @@ class WorkerDrafter:
 
         Raises: as `propose`.
         """
-        alive = as_states(states, WorkerState, self)
-        checked = as_budgets(budgets, len(alive))
+        given = as_asked(states, budgets, WorkerState, self)
         self._collected()  # of an earlier question: nobody wants it any more
+        checked = [budget for _, budget in given]
         life = self._worker() if any(checked) else None
         self._steps += 1
-        since, numbers = time.monotonic(), [state.number for state in alive]
+        since, numbers = time.monotonic(), [state.number for state, _ in given]
         if not self._send(life, "propose", numbers=numbers, budgets=checked, step=self._steps):
             life = None
-        self._asked = _Asked(alive, checked, life, self._steps, since)
+        self._asked = _Asked(given, life, self._steps, since)
 
     def propose(self, states: Sequence[WorkerState], budgets: Sequence[int], /) -> list[Draft]:
         """The worker's drafts; empty ones if it fails.
@@ -223,12 +226,11 @@ class WorkerDrafter:
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice
         or lengths that differ.
         """
-        alive = as_states(states, WorkerState, self)
-        checked = as_budgets(budgets, len(alive))
-        if self._asked is None or (self._asked.states, self._asked.budgets) != (alive, checked):
-            self.start(alive, checked)
+        given = as_asked(states, budgets, WorkerState, self)
+        if self._asked is None or self._asked.given != given:
+            self.start(states, budgets)
         drafts = self._collected()
-        return [Draft.empty()] * len(alive) if drafts is None else drafts
+        return [Draft.empty()] * len(given) if drafts is None else drafts
 
     def observe(self, states: Sequence[WorkerState], verdicts: Sequence[Verdict], /) -> None:
         """Add what was committed.
@@ -278,8 +280,7 @@ class WorkerDrafter:
 
     def drop_tenant(self, tenant: str) -> None:
         """Forget a tenant, if the drafter keeps anything of tenants. Raises: InputError."""
-        if tenant is None:
-            raise InputError("the tenant is None; expected a str")
+        check_name(tenant, "the tenant", needed=True)
         self._tell("drop_tenant", tenant=tenant)
 
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
@@ -287,13 +288,12 @@ class WorkerDrafter:
 
         Raises: InputError.
         """
-        if type(keep) is not int or keep < 0:
-            raise InputError(f"keep is {keep!r}; expected a whole number from 0")
+        check_whole(keep, "keep", 0)
         self._tell("new_version", keep=keep, tenant=tenant)
 
     def _tell(self, kind: str, arrays: Sequence[Any] = (), **values: Any) -> None:
         for name in ("group", "tenant"):
-            as_name(values.get(name), name)
+            check_name(values.get(name), name)
         self._send(self._worker(), kind, arrays, **values)
 
     def text(self, state: WorkerState, /) -> Int32s:
@@ -369,7 +369,6 @@ class WorkerDrafter:
         """The process, if it is ready; then it knows all requests."""
         if self._asked is not None:
             self._collected()  # nobody wants it any more
-        found: Life | None = None
         with self._guarded():
             if self._life is not None and self._life.foreign:
                 self._drop()  # of the process that this one was forked from
@@ -381,8 +380,8 @@ class WorkerDrafter:
                     arrays = [state.prompt, state.committed]
                     life.send(packed("begin", arrays, number=number, **state.begun), self._timeout)
                     del self._untold[number]
-                found = life
-        return found
+                return life
+        return None
 
     def _collected(self) -> list[Draft] | None:
         """The answer to what was asked, None if there is none."""
@@ -393,8 +392,8 @@ class WorkerDrafter:
                 deadline = max(asked.since + self._timeout, time.monotonic() + _GRACE)
                 frame = asked.life.receive(deadline)
                 width = None if self._target is None else self._target["vocabulary"]
-                drafts = drafts_of(frame, asked.step, asked.budgets, width)
+                drafts = drafts_of(frame, asked.step, [n for _, n in asked.given], width)
                 self._held = frame.whole("held")
-                for state in asked.states:
+                for state, _ in asked.given:
                     state.drafted = asked.life
         return drafts

@@ -19,7 +19,6 @@ from foresay.errors import InputError, WorkerError
 __all__ = [
     "MODEL_SETTINGS",
     "as_environ",
-    "as_name",
     "as_seconds",
     "as_settings",
     "drafts_of",
@@ -37,13 +36,6 @@ def as_seconds(value: Any, name: str) -> float:
     if not number or not 0 < value <= 86400:
         raise InputError(f"{name} is {value!r}; expected seconds, above 0 and at most 86400")
     return float(value)
-
-
-def as_name(value: str | None, name: str) -> str | None:
-    """A group or tenant as it is. Raises: InputError."""
-    if value is not None and not isinstance(value, str):
-        raise InputError(f"{name} is {value!r}; expected a str, or None")
-    return value
 
 
 def as_environ(value: Mapping[str, str] | None) -> dict[str, str]:

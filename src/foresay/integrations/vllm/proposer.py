@@ -15,7 +15,7 @@ from foresay._core import Request, lists
 from foresay.arrays import Int32s
 from foresay.budget.least_chance import LeastChance
 from foresay.drafters import SuffixDrafter
-from foresay.drafters.text import default_threads
+from foresay.drafters.suffix import default_threads
 from foresay.errors import UnknownGroup
 from foresay.integrations.vllm.host import drafts_by_rows, set_up
 from foresay.integrations.vllm.meter import Meter, ProposerStats, clock, log

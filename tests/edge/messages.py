@@ -1,17 +1,17 @@
-"""Strategies that build every message of an edge stream, with its vocabulary."""
+"""Strategies that build every message of an edge stream within the bounds of its fields, with its
+vocabulary."""
 
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import msgspec
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from foresay.edge.ids import pack
 from foresay.edge.messages import (
-    FINISH,
-    MAX_NODES,
-    MAX_PAD,
     VERSION,
     Close,
     Commit,
@@ -27,31 +27,52 @@ from foresay.edge.wire import Side
 
 Case: TypeAlias = tuple[Message, Side, int]
 """A message, who reads it, the vocabulary."""
+UP: tuple[type[Message], ...] = (Open, DraftMessage, Resume, Close)
+DOWN: tuple[type[Message], ...] = (Opened, Commit, Close, Error)
 
 vocabularies = st.sampled_from([1, 2, 255, 256, 257, 49152, 65536, 65537, 151936, 2**31 - 1])
-positions = st.integers(0, 2**31 - 1)
-hashes = st.integers(0, 2**32 - 1)
-seeds = st.integers(0, 2**64 - 1)
-secrets = st.binary(min_size=16, max_size=16)
-words = st.text(max_size=20)
-waits = st.sampled_from(["", "block", "free-run", "adaptive"])
-token_ids = st.lists(st.integers(0, 2**31 - 2), max_size=5).map(tuple)
-numbers = st.floats(-1e6, 1e6, allow_nan=False)
-biases = st.floats(-1e38, 1e38) | st.just(-math.inf)
 
-samplings = st.builds(
+
+def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    """The values of a field of this type; of texts and lists short ones."""
+    match kind:
+        case inspect.IntType():
+            return st.integers(kind.ge, 2**64 - 1 if kind.le is None else kind.le)
+        case inspect.FloatType():
+            return st.floats(kind.ge, kind.le, allow_nan=False)
+        case inspect.StrType():
+            return st.text(max_size=20)
+        case inspect.BytesType():
+            return st.binary(min_size=kind.min_length or 0, max_size=kind.max_length)
+        case inspect.VarTupleType():
+            return st.lists(values(kind.item_type), max_size=5).map(tuple)
+        case inspect.LiteralType():
+            return st.sampled_from(kind.values)
+        case inspect.UnionType():
+            return st.one_of(*map(values, kind.types))
+        case inspect.NoneType():
+            return st.none()
+    assert isinstance(kind, inspect.BoolType), kind
+    return st.booleans()
+
+
+def built(kind: type[msgspec.Struct], **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Structs of this kind, in some of whose fields not all that their types allow is valid."""
+    fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    open_fields = {field.name: field.type for field in fields if field.name != "padding"}
+    free = {name: values(of) for name, of in open_fields.items() if name not in fixed}
+    return st.builds(kind, **free, **fixed)
+
+
+samplings = built(
     Sampling,
     temperature=st.just(0.0) | st.floats(1e-3, 1e6),
     top_p=st.floats(0.0, 1.0, exclude_min=True),
     top_k=st.integers(0, 2**31 - 2),
-    min_p=st.floats(0.0, 1.0),
-    repetition_penalty=st.floats(1e-6, 1e6),
-    presence_penalty=numbers,
-    frequency_penalty=numbers,
-    logit_bias=st.dictionaries(st.integers(0, 2**31 - 2), biases, max_size=5),
+    logit_bias=st.dictionaries(
+        st.integers(0, 2**31 - 2), st.floats(-1e38, 1e38) | st.just(-math.inf), max_size=5
+    ),
     stop=st.lists(st.text(min_size=1, max_size=20), max_size=4).map(tuple),
-    stop_ids=token_ids,
-    ignore_eos=st.booleans(),
     min_tokens=st.integers(0, 16),
 )
 
@@ -60,68 +81,23 @@ samplings = st.builds(
 def cases(draw: st.DrawFn) -> Case:
     vocabulary = draw(vocabularies)
     ids = st.lists(st.integers(0, vocabulary - 1), max_size=40)
-    packed = ids.map(lambda tokens: pack(tokens, vocabulary))
-    nodes = draw(ids)
+    packed, nodes = ids.map(lambda tokens: pack(tokens, vocabulary)), draw(ids)
     parents = bytes(draw(st.integers(0, at)) for at in range(len(nodes)))
-    up: dict[type[Message], st.SearchStrategy[Message]] = {
-        Open: st.builds(
-            Open,
-            version=st.just(VERSION),
-            model=words,
-            tokenizer=st.binary(max_size=64),
-            vocabulary=st.just(vocabulary),
-            prompt=packed,
-            sampling=st.just(Sampling()) | samplings,
-            seed=st.none() | seeds,
-            max_tokens=st.integers(16, 2**31 - 1),
-            wait=waits,
-            pad=st.integers(0, MAX_PAD),
-        ),
-        DraftMessage: st.builds(
-            DraftMessage,
-            seq=st.integers(1, 2**32 - 1),
-            base=positions,
-            prefix=hashes,
-            tokens=st.just(pack(nodes, vocabulary)),
-            parents=st.sampled_from([b"", parents]),
-        ),
-        Resume: st.builds(Resume, stream=secrets, key=secrets, have=positions, prefix=hashes),
-        Close: st.builds(Close, reason=words),
-    }
-    down: dict[type[Message], st.SearchStrategy[Message]] = {
-        Opened: st.builds(
-            Opened,
-            stream=secrets,
-            key=secrets,
-            check=hashes,
-            position=positions,
-            vocabulary=st.just(vocabulary),
-            seed=seeds,
-            noise=words,
-            window=positions,
-            nodes=st.integers(0, MAX_NODES),
-            seconds=positions,
-            ends=token_ids,
-            wait=waits,
-        ),
-        Commit: st.builds(
-            Commit,
-            upto=positions,
-            tokens=packed,
-            check=hashes,
-            seq=st.integers(0, 2**32 - 1),
-            accepted=st.integers(0, MAX_NODES),
-            examined=st.integers(0, MAX_NODES),
-            drafted=st.integers(0, MAX_NODES),
-            pending=positions,
-            server_us=st.integers(0, 2**32 - 1),
-            credit=st.none() | positions,
-            finish=st.integers(0, len(FINISH) - 1),
-        ),
-        Close: up[Close],
-        Error: st.builds(Error, code=words, message=words, param=words),
+    fixed: dict[type[Message], dict[str, st.SearchStrategy[Any]]] = {
+        Open: {
+            "version": st.just(VERSION),
+            "vocabulary": st.just(vocabulary),
+            "prompt": packed,
+            "sampling": st.just(Sampling()) | samplings,
+            "max_tokens": st.integers(16, 2**31 - 1),
+        },
+        DraftMessage: {
+            "tokens": st.just(pack(nodes, vocabulary)),
+            "parents": st.sampled_from([b"", parents]),
+        },
+        Opened: {"vocabulary": st.just(vocabulary)},
+        Commit: {"tokens": packed},
     }
     side: Side = draw(st.sampled_from(["cloud", "edge"]))
-    kinds = up if side == "cloud" else down
-    message = draw(kinds[draw(st.sampled_from(list(kinds)))])
-    return message, side, vocabulary
+    kind: type[Message] = draw(st.sampled_from(UP if side == "cloud" else DOWN))
+    return draw(built(kind, **fixed.get(kind, {}))), side, vocabulary

@@ -28,7 +28,7 @@ def made(**options: Any) -> EdgeClient:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"retry_seconds": math.nan}, "retry_seconds is nan; expected a finite number, 0 or more"),
+        ({"retry_seconds": math.nan}, "retry_seconds is nan; expected a finite number of seconds"),
         ({"retry_seconds": -1}, "retry_seconds is -1; expected"),
         ({"retry_seconds": "x"}, "retry_seconds is 'x'; expected"),
         ({"retry_seconds": None}, "retry_seconds is None; expected"),

@@ -292,7 +292,7 @@ def test_the_seeds_rule_step_by_step() -> None:
         (lambda: Round(2, 3), "accepted is 3; expected .* to 2, as sent"),
         (lambda: Round(2, 1, examined=0), "examined is 0; expected .* from 1 to 2"),
         (lambda: Round(-1, 0), "sent is -1"),
-        (lambda: Round(1, 0, rtt=math.nan), "rtt is nan; expected seconds"),
+        (lambda: Round(1, 0, rtt=math.nan), "rtt is nan; expected a finite number of seconds"),
         (lambda: Times(0.1, 0.1, math.inf), "verify is inf"),
         (lambda: best_k([0.5, 0.4], START, least=3), "least is 3; expected 0 to 2"),
         (lambda: LinkRule(least=0), "least is 0"),

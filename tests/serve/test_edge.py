@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,81 +50,51 @@ def server(folder: Path) -> Iterator[Running]:
         yield found
 
 
-def wrong(answer: Sequence[int]) -> Say:
-    def say(text: Text) -> list[DraftMessage]:
-        done = len(text.ids)
-        return [text.draft([(token + 1) % 256 for token in answer[done : done + 5]])]
-
-    return say
+def wrong(answer: Sequence[int], text: Text) -> list[DraftMessage]:
+    done = len(text.ids)
+    return [text.draft([(token + 1) % 256 for token in answer[done : done + 5]])]
 
 
-def trees(answer: Sequence[int]) -> Say:
+def trees(answer: Sequence[int], text: Text) -> list[DraftMessage]:
     """The right path with wrong branches beside it, and one sibling twice."""
-
-    def say(text: Text) -> list[DraftMessage]:
-        path = answer[len(text.ids) : len(text.ids) + 3]
-        tokens, parents, above = list[int](), list[int](), -1
-        for token in path:
-            tokens += [(token + 7) % 256, token, token]
-            parents += [above, above, above]
-            above = len(tokens) - 2
-        return [text.draft(Draft(tokens, parents))]
-
-    return say
+    tokens, parents, above = list[int](), list[int](), -1
+    for token in answer[len(text.ids) : len(text.ids) + 3]:
+        tokens += [(token + 7) % 256, token, token]
+        parents += [above, above, above]
+        above = len(tokens) - 2
+    return [text.draft(Draft(tokens, parents))]
 
 
-def ahead(answer: Sequence[int]) -> Say:
+def ahead(answer: Sequence[int], text: Text) -> Iterator[DraftMessage]:
     """Three drafts that continue each other, once, and then one more for each commit."""
-    sent = [0]
-
-    def say(text: Text) -> Iterator[DraftMessage]:
-        while sent[0] < min(len(text.ids) + 12, len(answer)):
-            path = answer[: sent[0]]
-            base = len(text.prompt) + sent[0]
-            known = Text(text.opened, [*text.prompt, *path])
-            yield text.draft(answer[sent[0] : sent[0] + 4], base=base, prefix=known.hash())
-            sent[0] += 4
-
-    return say
+    while (sent := 4 * text.seq) < min(len(text.ids) + 12, len(answer)):
+        known = Text(text.opened, [*text.prompt, *answer[:sent]])
+        base = len(text.prompt) + sent
+        yield text.draft(answer[sent : sent + 4], base=base, prefix=known.hash())
 
 
-def twice(answer: Sequence[int]) -> Say:
-    def say(text: Text) -> list[DraftMessage]:
-        (one,) = right(answer)(text)
-        stale = text.draft([1, 2], seq=max(text.seq - 1, 1))
-        return [one, one, stale]
-
-    return say
+def twice(answer: Sequence[int], text: Text) -> list[DraftMessage]:
+    (one,) = right(answer)(text)
+    return [one, one, text.draft([1, 2], seq=max(text.seq - 1, 1))]
 
 
-def foreign(answer: Sequence[int]) -> Say:
-    def say(text: Text) -> list[DraftMessage]:
-        (one,) = right(answer)(text)
-        return [text.draft(answer[:4], prefix=one.prefix ^ 1), text.draft([3], base=2**31 - 1)]
-
-    return say
+def foreign(answer: Sequence[int], text: Text) -> list[DraftMessage]:
+    (one,) = right(answer)(text)
+    return [text.draft(answer[:4], prefix=one.prefix ^ 1), text.draft([3], base=2**31 - 1)]
 
 
-def late(answer: Sequence[int]) -> Say:
+def late(answer: Sequence[int], text: Text) -> list[DraftMessage]:
     """Always for the text before the last token, as far as it is known."""
-
-    def say(text: Text) -> list[DraftMessage]:
-        done = max(len(text.ids) - 1, 0)
-        base = len(text.prompt) + done
-        return [text.draft(answer[done : done + 6], base=base, prefix=text.hash(base))]
-
-    return say
+    done = max(len(text.ids) - 1, 0)
+    base = len(text.prompt) + done
+    return [text.draft(answer[done : done + 6], base=base, prefix=text.hash(base))]
 
 
+OTHERS = {each.__name__: each for each in (wrong, trees, ahead, twice, foreign, late)}
 SAYS: dict[str, Callable[[Sequence[int]], Say]] = {
     "nothing": lambda answer: lambda text: (),
     "right": right,
-    "wrong": wrong,
-    "trees": trees,
-    "ahead": ahead,
-    "twice": twice,
-    "foreign": foreign,
-    "late": late,
+    **{name: partial(partial, say) for name, say in OTHERS.items()},  # of the answer: a Say
     "empty": lambda answer: lambda text: [text.draft([])],
 }
 

@@ -19,7 +19,6 @@ from foresay.serve.server import WebSocket
 from serve.edge_client import (
     ENDLESS,
     Text,
-    agreed,
     cloud,
     edge_server,
     follow,
@@ -199,9 +198,9 @@ def test_a_server_without_drafter_does_not_wait(folder: Path, plain: LLM) -> Non
     llm = LLM(folder, None, dtype="float32", memory=MEMORY)
     with one_thread(), running(llm, None) as server:
         asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=30, wait="block")
-        start = time.monotonic()
-        asyncio.run(agreed(server, plain, asked))
-        assert time.monotonic() - start < 5
+        answer, start = wanted(plain, asked), time.monotonic()
+        text, _ = asyncio.run(whole(server, asked, right(answer)))
+        assert text.ids == answer and time.monotonic() - start < 5
 
 
 async def test_a_reader_that_does_not_read_is_cut_off(folder: Path) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.websockets import WebSocketState
+from starlette.websockets import WebSocket, WebSocketState
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
 from foresay.draft import Draft
@@ -132,39 +131,35 @@ class Fuzz:
         return text
 
 
-class Socket:
-    """A WebSocket as `EdgeRoute.serve` uses it; the next frame is always there already."""
+class Client:
+    """A WebSocket for `EdgeRoute.serve`; the next frame is always there already."""
 
     def __init__(self, frames: Iterator[Frame]) -> None:
-        self.frames = frames
-        self.received = 0
-        self.state = SimpleNamespace(tenant=None)
-        self.client_state = WebSocketState.CONNECTED
-        self.sent: list[Frame] = []
-        self.closed = False
+        self.received, self.sent, self._coming = 0, list[Frame](), self._messages(frames)
+        scope = {"type": "websocket", "state": {"tenant": None}}
+        self.socket = WebSocket(scope, self._receive, self._send)
 
-    async def accept(self) -> None:
-        pass
+    def _messages(self, frames: Iterator[Frame]) -> Iterator[dict[str, Any]]:
+        yield {"type": "websocket.connect"}
+        for frame in frames:
+            self.received += 1
+            yield {
+                "type": "websocket.receive",
+                "text" if isinstance(frame, str) else "bytes": frame,
+            }
+        yield {"type": "websocket.disconnect", "code": 1006}
 
-    async def receive(self) -> dict[str, Any]:
-        frame = next(self.frames, None)
-        if frame is None:
-            self.client_state = WebSocketState.DISCONNECTED
-            return {"type": "websocket.disconnect", "code": 1006}
-        self.received += 1
-        return {
-            "type": "websocket.receive",
-            "text" if isinstance(frame, str) else "bytes": frame,
-        }
+    async def _receive(self) -> dict[str, Any]:
+        return next(self._coming)
 
-    async def send_bytes(self, data: bytes) -> None:
-        self.sent.append(data)
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "websocket.send":
+            self.sent.append(message.get("text") or message["bytes"])
 
-    async def send_text(self, data: str) -> None:
-        self.sent.append(data)
-
-    async def close(self, code: int) -> None:
-        self.closed = True
+    @property
+    def ended(self) -> bool:
+        states = self.socket.client_state, self.socket.application_state
+        return WebSocketState.DISCONNECTED in states
 
 
 def said(frames: list[Frame], vocabulary: int, ends: Counter[str]) -> None:
@@ -227,11 +222,11 @@ def test_in_the_servers_own_loop(
         sent = 0
         while sent < frames:
             # In a stream drafts are read; to open one takes time.
-            socket: Any = Socket(fuzz.frames(opens=sent % 20 == 0))
-            await asyncio.wait_for(route.serve(socket), 20)
-            assert socket.closed or socket.client_state is WebSocketState.DISCONNECTED
-            said(socket.sent, fuzz.vocabulary, ends)
-            sent += socket.received
+            client = Client(fuzz.frames(opens=sent % 20 == 0))
+            await asyncio.wait_for(route.serve(client.socket), 20)
+            assert client.ended
+            said(client.sent, fuzz.vocabulary, ends)
+            sent += client.received
             await asyncio.sleep(0)
 
     with Beside(server, plain):

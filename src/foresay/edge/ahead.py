@@ -148,8 +148,7 @@ class DraftAhead:
         self._thread = thread
         self._drafts: EdgeDrafts | None = None
         self._sampling: SeededParams | None = None
-        self._begun = False
-        self._limit = 0
+        self._limit = 0  # until it has begun
         self._ends: frozenset[int] = frozenset()
         self._last: Proposal | None = None
         self._spent = 0.0  # seconds of drafting that no message has accounted for yet
@@ -166,8 +165,8 @@ class DraftAhead:
     def begin(self, sampling: SeededParams | None, limit: int, ends: Sequence[int]) -> None:
         """The stream is open: `limit` is the position where the answer ends at the latest, and
         nothing is drafted behind a token of `ends`. A second call changes nothing but these."""
-        if not self._begun:
-            self._begun, self._sampling = True, sampling
+        if not self._limit:
+            self._sampling = sampling
         params = None if sampling is None else sampling.params
         stops = () if params is None else params.stop_ids
         own = () if params is not None and params.ignore_eos else ends
@@ -186,7 +185,7 @@ class DraftAhead:
             if not self._trials.covers(1.0):
                 return None
             self._trials.settle(1.0)
-        while self._begun:
+        while True:
             room = self._room()
             if room <= 0:
                 return None
@@ -205,7 +204,6 @@ class DraftAhead:
                 self._last = None
                 continue  # commits came meanwhile that it did not foresee
             return self._chosen(found or Proposal(text.head, Draft.empty()), room, waits)
-        return None
 
     # -- how many tokens -------------------------------------------------------------------------
 

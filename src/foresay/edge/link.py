@@ -40,6 +40,7 @@ __all__ = [
     "Times",
     "best_k",
     "blocking_seconds",
+    "check_seconds",
     "window_of",
 ]
 
@@ -49,9 +50,13 @@ Curve: TypeAlias = Sequence[float] | NDArray[Any]
 _PRIOR = 16  # observations that the position before is worth
 
 
-def _seconds(name: str, value: float) -> None:
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-        raise InputError(f"{name} is {value!r}; expected seconds, 0 or more")
+def check_seconds(name: str, value: object) -> None:
+    """Refuse what is no number of seconds. Raises: InputError."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 <= value < math.inf):  # type: ignore[operator]
+        raise InputError(
+            f"{name} is {value!r:.100}; expected a finite number of seconds, 0 or more"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Times:
 
     def __post_init__(self) -> None:
         for name in ("rtt", "draft", "verify"):
-            _seconds(name, getattr(self, name))
+            check_seconds(name, getattr(self, name))
 
 
 START = Times(rtt=0.05, draft=0.003, verify=0.015)
@@ -131,7 +136,7 @@ class Round:
                 )
         for name in ("rtt", "draft", "verify"):
             if getattr(self, name) is not None:
-                _seconds(name, getattr(self, name))
+                check_seconds(name, getattr(self, name))
 
 
 def blocking_seconds(survival: Curve, times: Times) -> Doubles:

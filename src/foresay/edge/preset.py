@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from foresay.edge.gating import Gate, Thresholds
-from foresay.edge.link import AcceptanceRule
+from foresay.edge.link import AcceptanceRule, check_seconds
 from foresay.edge.messages import WAITS, Wait
-from foresay.edge.settings import check_kind, check_seconds
+from foresay.edge.settings import check_kind
 from foresay.edge.text_rules import Rules
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -16,14 +15,14 @@ from foresay.edge.connection import edge_url
 from foresay.edge.drafting import check_edge_drafter, edge_drafter, model_in
 from foresay.edge.gating import Gate
 from foresay.edge.ids import bits_of
-from foresay.edge.link import EdgeK, LinkRule, Round
+from foresay.edge.link import EdgeK, LinkRule, Round, check_seconds
 from foresay.edge.messages import WAITS, Wait
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.text_rules import Decode
 from foresay.edge.wire import check_pad
 from foresay.errors import InputError
 
-__all__ = ["Chunk", "ClientOptions", "OnRound", "check_kind", "check_seconds", "clean_key"]
+__all__ = ["Chunk", "ClientOptions", "OnRound", "check_kind", "clean_key"]
 
 OnRound = Callable[[Round], None]
 
@@ -143,13 +142,6 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], what: st
     """Refuse what is not of a kind. Raises: InputError."""
     if not isinstance(value, kind):
         raise InputError(f"{name} is {value!r:.100}; expected {what}")
-
-
-def check_seconds(name: str, value: object) -> None:
-    """Refuse what is no number of seconds. Raises: InputError."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and 0 <= value < math.inf):  # type: ignore[operator]
-        raise InputError(f"{name} is {value!r:.100}; expected a finite number, 0 or more")
 
 
 def clean_key(api_key: str | None) -> str | None:

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from foresay.engine.compute import Compute, Outcome, forward_and_verify
+from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.logprobs import logprobs_for
-from foresay.engine.step import Step, Timings
+from foresay.engine.step import Outcome, Step, Timings
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.lossless.engine_scripts import run_engine
 from foresay.lossless.scripts import ScriptsResult

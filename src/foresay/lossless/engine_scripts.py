@@ -26,11 +26,11 @@ import numpy as np
 from foresay.arrays import Floats, Int32s
 from foresay.draft import Draft
 from foresay.drafter import SeededParams
-from foresay.engine.compute import Compute, Outcome, forward_and_verify
+from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.request import Request
-from foresay.engine.step import Step, Timings
+from foresay.engine.step import Outcome, Step, Timings
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import LogitsError
 from foresay.lossless.scripts import NO_VERDICT, ScriptsResult, play

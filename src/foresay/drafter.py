@@ -134,38 +134,6 @@ def known_noise(sampling: SeededParams | None) -> tuple[int, float]:
     return sampling.seed, float(sampling.params.temperature)
 
 
-class Source(str, Enum):
-    """What a token was drafted from: a kind of text, or a model; the best one comes first. A source
-    equals its name (`Source.OWN == "own"`), so it can be written to JSON as it is.
-    """
-
-    OWN = "own"
-    """The request's own text: the prompt, and the answer so far."""
-    GROUP = "group"
-    """Other answers to the same prompt."""
-    HISTORY = "history"
-    """Earlier answers of the same tenant."""
-    CORPUS = "corpus"
-    """Recorded text in a file."""
-    USUAL = "usual"
-    """No single place: what is frequent in these texts."""
-    RECYCLED = "recycled"
-    """What the target found likely in such a place before."""
-    DRAFT_MODEL = "draft_model"
-    """A smaller model, or some of the target's own layers."""
-    HEAD = "head"
-    """A head over the target's hidden states."""
-    EDGE = "edge"
-    """An edge client."""
-    OTHER = "other"
-    """A drafter that does not report sources."""
-    MODEL = ""
-    """Not drafted: the target's own token."""
-
-    def __str__(self) -> str:
-        return self.value
-
-
 class SourceName(NamedTuple):
     """What people are told of a source: its name, and what it is."""
 
@@ -173,19 +141,36 @@ class SourceName(NamedTuple):
     about: str
 
 
-SOURCE_NAMES = {
-    Source.OWN: SourceName("own text", "the prompt, and the answer so far"),
-    Source.GROUP: SourceName("group", "other samples of the same prompt"),
-    Source.HISTORY: SourceName("history", "earlier answers"),
-    Source.CORPUS: SourceName("corpus", "recorded text in a file"),
-    Source.USUAL: SourceName("usual", "frequent tokens of these texts"),
-    Source.RECYCLED: SourceName("recycled", "what the model found likely before"),
-    Source.DRAFT_MODEL: SourceName("draft model", "a smaller model"),
-    Source.HEAD: SourceName("head", "over the model's hidden states"),
-    Source.EDGE: SourceName("edge", "an edge client"),
-    Source.OTHER: SourceName("other", "a drafter that does not say"),
-    Source.MODEL: SourceName("the model's own token", "not drafted"),
-}
+class Source(str, Enum):
+    """What a token was drafted from: a kind of text, or a model; the best one comes first. A source
+    equals its name (`Source.OWN == "own"`), so it can be written to JSON as it is. Beside that
+    stands what people are `told`.
+    """
+
+    told: SourceName
+
+    def __new__(cls, value: str, name: str = "", about: str = "") -> Source:
+        self = str.__new__(cls, value)
+        self._value_, self.told = value, SourceName(name, about)
+        return self
+
+    OWN = "own", "own text", "the prompt, and the answer so far"
+    GROUP = "group", "group", "other samples of the same prompt"
+    HISTORY = "history", "history", "earlier answers"  # of the same tenant
+    CORPUS = "corpus", "corpus", "recorded text in a file"
+    USUAL = "usual", "usual", "frequent tokens of these texts"  # of no single place
+    RECYCLED = "recycled", "recycled", "what the model found likely before"  # in such a place
+    DRAFT_MODEL = "draft_model", "draft model", "a smaller model"  # or some of the target's layers
+    HEAD = "head", "head", "over the model's hidden states"
+    EDGE = "edge", "edge", "an edge client"
+    OTHER = "other", "other", "a drafter that does not say"
+    MODEL = "", "the model's own token", "not drafted"
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+
+SOURCE_NAMES = {source: source.told for source in Source}
 """In the order of a legend: on the command line, and on the server's page."""
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.drafters import Drawing, near
+from engine.asking import rows_of
+from engine.drafters import Drawing, Near, near
 from foresay import Draft, DraftBatch, SamplingParams
 from foresay.arrays import Floats
 from foresay.budget.load import Load
@@ -40,20 +41,6 @@ SAMPLED = SamplingParams(temperature=1.7, max_tokens=LENGTH, rule="rejection")
 @pytest.fixture(scope="module")
 def target() -> Target:
     return quick_target(vocab_size=SIZE)
-
-
-class Rows:
-    """Logits after a text, each computed once."""
-
-    def __init__(self, target: Target, error: float) -> None:
-        self.rows = near(logits_of(target), error)
-        self.known: dict[tuple[int, ...], Floats] = {}
-
-    def __call__(self, text: Sequence[int], prompt: int) -> Floats:
-        key = tuple(text)
-        if key not in self.known:
-            self.known[key] = self.rows(text, prompt)
-        return self.known[key]
 
 
 class ByScore(Fixed):
@@ -86,7 +73,7 @@ def texts_of(
 
 def p_value(target: Target, requests: Sequence[Request], params: SamplingParams = SAMPLED) -> float:
     """How well the texts agree with the target's distribution."""
-    rows, chances = Rows(target, 0.0), dict[tuple[int, ...], float]()
+    rows, chances = near(rows_of(target), 0.0), dict[tuple[int, ...], float]()
     for text in product(range(SIZE), repeat=LENGTH):
         chance = 1.0
         for at, token in enumerate(text):
@@ -101,8 +88,8 @@ def p_value(target: Target, requests: Sequence[Request], params: SamplingParams 
 
 
 @pytest.fixture(scope="module")
-def rows(target: Target) -> Rows:
-    return Rows(target, 1.5)
+def rows(target: Target) -> Near:
+    return near(rows_of(target), 1.5)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +97,7 @@ def rows(target: Target) -> Rows:
     [(ByScore(k=3), True), (Fixed(k=2), True), (ByScore(k=3), False)],
     ids=["sampled", "sampled, two", "chosen, by score"],
 )
-def test_the_distribution_of_texts(target: Target, rows: Rows, policy: Policy, says: bool) -> None:
+def test_the_distribution_of_texts(target: Target, rows: Near, policy: Policy, says: bool) -> None:
     requests = texts_of(target, Drawing(rows, says), policy)
     assert p_value(target, requests) > 1e-3
     accepted = sum(request.stats.accepted for request in requests)
@@ -118,14 +105,14 @@ def test_the_distribution_of_texts(target: Target, rows: Rows, policy: Policy, s
 
 
 def test_dropping_sampled_tokens_by_score_is_found(
-    target: Target, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    target: Target, rows: Near, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the engine guards against: the texts are no samples of the target then."""
     monkeypatch.setattr(engine_module, "with_all_sampled", lambda chosen, proposal, load: chosen)
     assert p_value(target, texts_of(target, Drawing(rows), ByScore(k=3))) < 1e-6
 
 
-def test_probs_that_were_not_sampled_from_are_found(target: Target, rows: Rows) -> None:
+def test_probs_that_were_not_sampled_from_are_found(target: Target, rows: Near) -> None:
     class Lying(Drawing):
         def _chain(self, state: Any, budget: int) -> Draft:
             draft = super()._chain(state, budget)
@@ -167,7 +154,7 @@ def test_a_seed_does_not_repeat_an_answer(target: Target) -> None:
 
 
 def test_each_request_has_its_own_rule(
-    target: Target, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    target: Target, rows: Near, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one step both kinds, in any order; rule match gives the tokens of the plain loop, and rule
     rejection those that it gives alone."""
@@ -201,7 +188,7 @@ SPOILED: dict[str, Callable[[Floats], Any]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
-def test_bad_probs_cost_the_drafts_and_nothing_else(target: Target, rows: Rows, spoil: Any) -> None:
+def test_bad_probs_cost_the_drafts_and_nothing_else(target: Target, rows: Near, spoil: Any) -> None:
     class Bad(Drawing):
         def _chain(self, state: Any, budget: int) -> Draft:
             draft = super()._chain(state, budget)
@@ -230,7 +217,7 @@ def test_probs_follow_the_nodes_that_are_left() -> None:
 class Crowded(Drawing):
     """Notes the budgets that it is given."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Near) -> None:
         super().__init__(rows)
         self.budgets: list[int] = []
 
@@ -240,7 +227,7 @@ class Crowded(Drawing):
 
 
 def test_memory_is_reserved_before_tokens_are_sampled(
-    target: Target, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    target: Target, rows: Near, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there is none, nothing is drafted: to drop a draft later, because of its size, would
     change the distribution."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,15 +30,13 @@ Key = tuple[str | None, bytes]
 _KEY = 16  # tokens of the prompt by which texts are found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Cached:
     """The KV cache of a text that has finished."""
 
-    __slots__ = ("key", "kv", "tokens")
-
-    def __init__(self, kv: TextKv, tokens: Int32s, key: Key) -> None:
-        self.kv = kv
-        self.tokens = tokens
-        self.key = key
+    kv: TextKv
+    tokens: Int32s
+    key: Key
 
 
 class Prefixes:

@@ -11,7 +11,7 @@ from foresay.draft import Draft
 from foresay.lossless.gtest import g_test
 from foresay.lossless.noise_quality import (
     NOISE_CONTROLS,
-    Check,
+    Finding,
     Longs,
     Seeds,
     choices,
@@ -25,7 +25,7 @@ from foresay.sampling.noise import uniform
 from foresay.sampling.reference import match
 
 
-def wrong(checks: list[Check]) -> set[str]:
+def wrong(checks: list[Finding]) -> set[str]:
     return {check.name for check in checks if not check.ok}
 
 

@@ -65,6 +65,10 @@ def test_the_fields_are_those_of_the_design() -> None:
         ({"processor_order": "top_k"}, "processor_order is 'top_k'; expected"),
         ({"processor_order": None}, "processor_order is None; expected"),
         ({"processor_order": [1, [2], 3, 4]}, "processor_order is .*; expected"),
+        *(
+            ({"rule": rule}, r"rule is .*; expected 'match' or 'rejection'")
+            for rule in ("Match", "", None, 1, ["match"])
+        ),
     ],
 )
 def test_refusals(given: dict[str, Any], sentence: str) -> None:
@@ -82,6 +86,10 @@ def test_what_is_accepted() -> None:
     order = ["min_p", "top_p", "temperature", "top_k"]
     assert SamplingParams(processor_order=order).processor_order == tuple(order)
     assert SamplingParams(frequency_penalty=-1).penalised
+    assert SamplingParams().rule == "match"
+    assert SamplingParams(rule="rejection").rule == "rejection"
+    numbers = SamplingParams(top_k=np.int64(5), temperature=np.float32(0.5))  # of numpy
+    assert (numbers.top_k, numbers.temperature) == (5, 0.5)
     nothing: Any = None
     assert SamplingParams(logit_bias=nothing, stop=nothing) == SamplingParams()
 
@@ -91,37 +99,15 @@ def test_inputs() -> None:
     assert (request.position, request.room) == (3, 2)
     with pytest.raises(InputError, match="3 tokens and max_tokens is 3; expected fewer tokens"):
         VerificationInput(SamplingParams(max_tokens=3), 1, [1], [1, 2, 3])
-    with pytest.raises(InputError, match="seed is -5"):
-        VerificationInput(SamplingParams(), -5, [1])
+    for seed in (-5, 1.5, "1", None, True):
+        with pytest.raises(
+            InputError, match=f"seed is {seed!r}; expected a whole number from 0 to"
+        ):
+            VerificationInput(SamplingParams(), seed, [1])  # type: ignore[arg-type]
+    ended = VerificationInput(SamplingParams(stop=[7, "end", 8]), 1, [1], stops=(2, 7))
+    assert ended.stops == (2, 7, 8)
     with pytest.raises(TokenTypeError, match="int64"):
         VerificationInput(SamplingParams(), 0, np.zeros(2, np.int64))
-
-
-@pytest.mark.parametrize("rule", ["Match", "", None, 1, ["match"]])
-def test_what_is_no_rule(rule: Any) -> None:
-    assert SamplingParams().rule == "match"
-    assert SamplingParams(rule="rejection").rule == "rejection"
-    with pytest.raises(InputError, match=r"rule is .*; expected 'match' or 'rejection'"):
-        SamplingParams(rule=rule)
-
-
-def test_what_stops_an_answer() -> None:
-    assert VerificationInput(SamplingParams(stop=[7, "end", 8]), 1, [1], stops=(2, 7)).stops == (
-        2,
-        7,
-        8,
-    )
-
-
-@pytest.mark.parametrize("seed", [1.5, "1", None, True])
-def test_what_is_no_seed(seed: Any) -> None:
-    with pytest.raises(InputError, match="expected a whole number from 0 to"):
-        VerificationInput(SamplingParams(), seed, [1])
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    params = SamplingParams(top_k=np.int64(5), temperature=np.float32(0.5))
-    assert (params.top_k, params.temperature) == (5, 0.5)
 
 
 def test_the_streams_never_meet() -> None:

@@ -45,7 +45,7 @@ _LARGE = 152_000
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Finding:
     """One property: on how many draws it was looked at last, and how likely such draws are."""
 
     name: str
@@ -60,7 +60,7 @@ Test: TypeAlias = Callable[[np.random.Generator, int], float]
 
 def noise_quality(
     sampler: Sampler, uniform: Uniform = noise.uniform, effort: float = 1.0, seed: int = 0
-) -> list[Check]:
+) -> list[Finding]:
     """All checks of a sampler and of its uniforms.
 
     effort   1 takes some 2.4e9 uniforms, most of them for the tail; less takes fewer draws, and a
@@ -69,7 +69,7 @@ def noise_quality(
     return choices(sampler, effort, seed) + uniforms(uniform, effort, seed)
 
 
-def choices(sampler: Sampler, effort: float = 1.0, seed: int = 0, only: str = "") -> list[Check]:
+def choices(sampler: Sampler, effort: float = 1.0, seed: int = 0, only: str = "") -> list[Finding]:
     """The checks of a sampler, see `noise_quality`; only those whose names begin like this."""
     gap = _GAP + float(np.log(effort))
     # One tail token is seen in e^gap uniforms, whatever the vocabulary.
@@ -93,7 +93,7 @@ def choices(sampler: Sampler, effort: float = 1.0, seed: int = 0, only: str = ""
     ]
 
 
-def uniforms(uniform: Uniform = noise.uniform, effort: float = 1.0, seed: int = 0) -> list[Check]:
+def uniforms(uniform: Uniform = noise.uniform, effort: float = 1.0, seed: int = 0) -> list[Finding]:
     """The checks of uniforms: how they are distributed, and that neighbours are independent."""
     n = max(40_000, int(1e6 * effort))
     plan: list[tuple[str, Test]] = [
@@ -142,12 +142,12 @@ NOISE_CONTROLS: dict[str, tuple[Sampler, str, str]] = {
 """Name, wrong sampler, the check of `choices` that must find it, and what is wrong with it."""
 
 
-def _confirmed(name: str, test: Test, n: int, seed: int) -> Check:
+def _confirmed(name: str, test: Test, n: int, seed: int) -> Finding:
     p = test(np.random.default_rng([seed, 0]), n)
     if p >= SUSPECT:
-        return Check(name, n, p, True)
+        return Finding(name, n, p, True)
     p = test(np.random.default_rng([seed, 1]), RERUN * n)
-    return Check(name, RERUN * n, p, p >= WRONG)
+    return Finding(name, RERUN * n, p, p >= WRONG)
 
 
 def _logits(rng: np.random.Generator, vocabulary: int) -> Floats:

@@ -172,56 +172,53 @@ def _fails_off_the_path(slot: _Slot) -> Walk:
     return _right(slot)
 
 
-CONTROLS: dict[str, tuple[Verify, str]] = {
-    "no position": (
-        _verify(_keyed(lambda request, depth: 0)),
-        "the noise is the same at every position",
-    ),
+_WALKS: dict[str, tuple[Callable[[_Slot], Walk], str]] = {
+    "no position": (_keyed(lambda request, depth: 0), "the noise is the same at every position"),
     "slot for position": (
-        _verify(_keyed(lambda request, depth: depth)),
+        _keyed(lambda request, depth: depth),
         "the noise is keyed by the place in the draft, not by the place in the text",
     ),
     "position early": (
-        _verify(_keyed(lambda request, depth: request.position + max(0, depth - 1))),
+        _keyed(lambda request, depth: request.position + max(0, depth - 1)),
         "the noise of drafted rows is keyed one position too early",
     ),
     "bonus row": (
-        _verify(_bonus_from_the_last_row),
+        _bonus_from_the_last_row,
         "the token after the path comes from the last row of the draft",
     ),
     "bonus processors": (
-        _verify(_bonus_unprocessed),
+        _bonus_unprocessed,
         "the token after the path is chosen from unprocessed logits",
     ),
-    "path penalties": (
-        _verify(_path_unpenalised),
-        "penalties do not count the drafted tokens before a row",
-    ),
+    "path penalties": (_path_unpenalised, "penalties do not count the drafted tokens before a row"),
     "padding": (
-        _verify(_padding_accepted),
+        _padding_accepted,
         "drafts are padded with token 0, and the padding can be accepted",
     ),
+    "some always": (
+        _some_are_always_right,
+        "drafted tokens of some ids (3, 10, 17, ...) are accepted without a look",
+    ),
+    "twins": (
+        _first_twin,
+        "of equal siblings the first is named where the path went through another",
+    ),
+    "distant failure": (
+        _fails_off_the_path,
+        "bad logits after a node that was not accepted fail the request",
+    ),
+}
+_OTHERS: dict[str, tuple[Verify, str]] = {
     "stop in path": (
         _verify(_right, stops=False),
         "a token that ends the answer does not end the path",
     ),
     "room": (_verify(_right, room=False), "a path goes on when max_tokens is reached"),
-    "some always": (
-        _verify(_some_are_always_right),
-        "drafted tokens of some ids (3, 10, 17, ...) are accepted without a look",
-    ),
-    "twins": (
-        _verify(_first_twin),
-        "of equal siblings the first is named where the path went through another",
-    ),
     "neighbour": (
         _verify(_right, neighbour=True),
         "a request takes the seed of the next one in the batch",
     ),
     "shared failure": (_all_fail_together, "one request's bad logits fail the whole batch"),
-    "distant failure": (
-        _verify(_fails_off_the_path),
-        "bad logits after a node that was not accepted fail the request",
-    ),
 }
+CONTROLS = {name: (_verify(walk), says) for name, (walk, says) in _WALKS.items()} | _OTHERS
 """Name, wrong Verify, and what is wrong with it."""

@@ -193,11 +193,7 @@ _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
         _SAMPLED,
         _walk(rest_of=_retried),
     ),
-    "lenient": (
-        "Accepts with chance p / (q / 2).",
-        _SAMPLED,
-        _walk(lambda t: _ratio(t) / HALF),
-    ),
+    "lenient": ("Accepts with chance p / (q / 2).", _SAMPLED, _walk(lambda t: _ratio(t) / HALF)),
     "typical": (
         "Accepts what the target finds likely enough.",
         _LIKELY,
@@ -228,11 +224,7 @@ _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
         _SAMPLED,
         _bonus(lambda step, leaf: step.raw[leaf + 1]),
     ),
-    "other-q": (
-        "Verifies with a q of another temperature.",
-        chain_of(_other_q),
-        rejection,
-    ),
+    "other-q": ("Verifies with a q of another temperature.", chain_of(_other_q), rejection),
     "likely-as-sampled": (
         "Tests the most likely tokens as if sampled.",
         tree_of(_as_sampled),
@@ -258,11 +250,7 @@ _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
         tree_of(_once),
         rejection,
     ),
-    "ranked": (
-        "Tries sampled siblings by their chance in q.",
-        _ranked,
-        rejection,
-    ),
+    "ranked": ("Tries sampled siblings by their chance in q.", _ranked, rejection),
 }
 _MATCH: dict[str, tuple[str, Drafting, Verify]] = {
     "noise-reused": (

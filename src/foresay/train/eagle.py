@@ -86,22 +86,11 @@ def train(
 ) -> Trained:
     """Train a head and write it to a folder.
 
-    target         a model, by any name that `foresay generate --model` takes
-    corpus         trace files of its answers
-    out            a folder: config.json and model.safetensors, when it is done. What it goes on
-                   from after an interrupt is there, too
-    device         where to train, such as "cuda"
-    epochs         how often each answer is seen
-    tokens         of a batch, with prompts and padding
-    learning_rate  the highest; it rises over a twentieth of the updates and falls to a twentieth
-    steps          on the head's own features; the loss of each counts `decay` times the one before
-    drafted        how many tokens it can draft, the most frequent of the corpus
-    intermediate   width of its MLP; None: the target's
-    layers         the target's layers whose inputs are the features; (): its last hidden state
-    held_out       share of the answers that are only used to measure
-    longest        longer texts are left out
-    progress       called after each update; what it raises ends the training, which the next call
-                   with the same arguments goes on with
+    steps         on the head's own features; the loss of each counts `decay` times the one before
+    drafted       how many tokens it can draft, the most frequent of the corpus
+    intermediate  width of its MLP; None: the target's
+    layers        the target's layers whose inputs are the features; (): its last hidden state
+    For the others see `foresay.train.model.train`.
 
     Raises: InputError, ModelError, TraceError, OSError.
     """

@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -99,27 +99,20 @@ def write(
     conversations: list[list[ChatMessage]] = [[] for _ in range(invented)]
     conversations += [[{"role": "user", "content": said}] for said in given]
     heats = [temperatures[at % len(temperatures)] for at in range(len(conversations))]
-    groups = list(range(len(conversations)))
     lines: list[dict[str, Any]] = []
     tokens = 0
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         for turn in range(turns):
-            progress("write", turn * len(groups), total)
+            progress("write", turn * len(conversations), total)
             writer.invent(conversations)
             for at, asked, answer in writer.answer(
                 conversations, heats, most, lambda done: progress("write", len(lines) + done, total)
             ):
                 tokens += len(answer)
-                name = f"{groups[at]}.{len(conversations[at]) // 2 - 1}"
-                lines.append(
-                    {
-                        "id": name,
-                        "group": str(groups[at]),
-                        "prompt": asked.tolist(),
-                        "output": answer.tolist(),
-                    }
-                )
+                name = f"{at}.{len(conversations[at]) // 2 - 1}"
+                ids = {"prompt": asked.tolist(), "output": answer.tolist()}
+                lines.append({"id": name, "group": str(at), **ids})
     if not lines:
         raise InputError(
             f"the model invented no prompt that ends, or none fits into {longest} tokens with its "
@@ -147,14 +140,8 @@ class _Writer:
         waiting = [at for at, said in enumerate(conversations) if len(said) % 2 == 0]
         begun = {at: self._before_user(conversations[at]) for at in waiting}
         waiting = [at for at in waiting if len(begun[at]) + _MOST_SAID <= self.longest]
-        for some in self._batches(waiting, begun):
-            found = self.teacher.continued(
-                [begun[at] for at in some],
-                most=_MOST_SAID,
-                ends=self.tokenizer.ends,
-                temperature=1.0,
-            )
-            for at, said in zip(some, found, strict=True):
+        for batch in self._continued(waiting, begun, _MOST_SAID, 1.0):
+            for at, said in batch:
                 content = self.tokenizer.decode(said.tolist()).strip()
                 if content and int(said[-1]) in self.tokenizer.ends:  # else it was cut off
                     conversations[at].append({"role": "user", "content": content})
@@ -174,14 +161,8 @@ class _Writer:
         answered = []
         for temperature in sorted(set(temperatures)):
             alike = [at for at in waiting if temperatures[at] == temperature]
-            for some in self._batches(alike, asked):
-                found = self.teacher.continued(
-                    [asked[at] for at in some],
-                    most=most,
-                    ends=self.tokenizer.ends,
-                    temperature=temperature,
-                )
-                for at, answer in zip(some, found, strict=True):
+            for batch in self._continued(alike, asked, most, temperature):
+                for at, answer in batch:
                     said = self.tokenizer.decode(answer.tolist())
                     conversations[at].append({"role": "assistant", "content": said})
                     answered.append((at, asked[at], answer))
@@ -199,7 +180,17 @@ class _Writer:
             )
         return self.tokenizer.encode(before, special=False)
 
-    def _batches(self, which: Sequence[int], texts: dict[int, Int32s]) -> list[list[int]]:
-        """Texts of about one length together."""
+    def _continued(
+        self, which: Sequence[int], texts: dict[int, Int32s], most: int, temperature: float
+    ) -> Iterator[list[tuple[int, Int32s]]]:
+        """Which text, and what follows it; in batches of about one length."""
         order = sorted(which, key=lambda at: (len(texts[at]), at))
-        return [order[at : at + self.batch] for at in range(0, len(order), self.batch)]
+        for begin in range(0, len(order), self.batch):
+            some = order[begin : begin + self.batch]
+            found = self.teacher.continued(
+                [texts[at] for at in some],
+                most=most,
+                ends=self.tokenizer.ends,
+                temperature=temperature,
+            )
+            yield list(zip(some, found, strict=True))

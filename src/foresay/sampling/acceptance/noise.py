@@ -51,7 +51,19 @@ def uniform(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int = 0) -
     _check("positions", positions, [torch.int64], [len(seeds)])
     _check("tokens", tokens, [torch.int64], [len(tokens)])
     _check_stream(stream)
-    return _uniform(seeds, positions, tokens, stream)
+    # Words of 32 bits in int64. Their product wraps to a negative number, whose bits are right: the
+    # mask drops the signs that the shift brings in. What depends on the row only, or on the token
+    # only, stays [R, 1] or [1, n] for as long as it can.
+    keys = seeds[:, None] & _LOW, (seeds[:, None] >> 32) & _LOW
+    c0, c1 = positions[:, None], tokens[None]
+    c2, c3 = torch.full_like(c0, stream), torch.zeros_like(c0)
+    for r in range(10):
+        k0, k1 = ((keys[i] + r * _WEYL[i]) & _LOW for i in (0, 1))
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1 = ((product1 >> 32) & _LOW) ^ c1 ^ k0, product1 & _LOW
+        c2, c3 = ((product0 >> 32) & _LOW) ^ c3 ^ k1, product0 & _LOW
+    numbers = (c0 << 20) | (c1 >> 12)
+    return numbers.double().add_(0.5).mul_(2.0**-52)
 
 
 def gumbel(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int = 0) -> Tensor:
@@ -112,22 +124,6 @@ def check_rows(
     _check("seeds", seeds, [torch.int64], [len(logits)])
     _check("positions", positions, [torch.int64], [len(logits)])
     _check_stream(stream)
-
-
-def _uniform(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int) -> Tensor:
-    # Words of 32 bits in int64. Their product wraps to a negative number, whose bits are right: the
-    # mask drops the signs that the shift brings in. What depends on the row only, or on the token
-    # only, stays [R, 1] or [1, n] for as long as it can.
-    keys = seeds[:, None] & _LOW, (seeds[:, None] >> 32) & _LOW
-    c0, c1 = positions[:, None], tokens[None]
-    c2, c3 = torch.full_like(c0, stream), torch.zeros_like(c0)
-    for r in range(10):
-        k0, k1 = ((keys[i] + r * _WEYL[i]) & _LOW for i in (0, 1))
-        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1 = ((product1 >> 32) & _LOW) ^ c1 ^ k0, product1 & _LOW
-        c2, c3 = ((product0 >> 32) & _LOW) ^ c3 ^ k1, product0 & _LOW
-    numbers = (c0 << 20) | (c1 >> 12)
-    return numbers.double().add_(0.5).mul_(2.0**-52)
 
 
 def _check(name: str, tensor: Tensor, dtypes: list[torch.dtype], shape: list[int]) -> None:

@@ -7,10 +7,8 @@ a task's the geometric mean over its prompts, that of many tasks the geometric m
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any
 
 from harness import bar
@@ -60,7 +58,7 @@ def by_prompt(
             found = ratios.setdefault(run["prompt"], {}).setdefault(other, [])
             found.append(of(sides[one]) / of(sides[other]))
     return {
-        prompt: min(statistics.median(values) for values in against.values())
+        prompt: min(median(values) for values in against.values())
         for prompt, against in ratios.items()
     }
 
@@ -82,10 +80,10 @@ def growth(runs: Iterable[Run], side: str) -> dict[int, float]:
     """
     found: dict[int, list[float]] = {}
     for run in runs:
-        times = {int(n): statistics.median(took) for n, took in run["sides"][side].items()}
+        times = {int(n): median(took) for n, took in run["sides"][side].items()}
         for rows, took in times.items():
             found.setdefault(rows, []).append(took / times[1])
-    return {rows: statistics.median(values) for rows, values in found.items()}
+    return {rows: median(values) for rows, values in found.items()}
 
 
 def kind_of(machine: str, level: str) -> str | None:
@@ -115,7 +113,7 @@ def _has(part: Mapping[str, Any], side: str) -> bool:
 
 def _load(part: Mapping[str, Any]) -> list[Line]:
     def middle(side: str, of: Callable[[Any], float]) -> float:
-        return statistics.median(of(run["sides"][side]) for run in part["runs"])
+        return median(of(run["sides"][side]) for run in part["runs"])
 
     def first(side: str, clock: str = "seconds") -> float:
         return middle(side, lambda one: one["took"]["first_token"][clock])
@@ -142,59 +140,47 @@ def _load(part: Mapping[str, Any]) -> list[Line]:
 
 
 def _middle_ratio(runs: Iterable[Run], one: str, other: str) -> float:
-    return statistics.median(speed(r["sides"][one]) / speed(r["sides"][other]) for r in runs)
-
-
-def _mean_ratio(
-    runs: Iterable[Run], one: str, other: str, of: Callable[[Any], float] = speed
-) -> float:
-    return geometric_mean(by_prompt(runs, one, [other], of).values())
-
-
-_decode_ratio = partial(_mean_ratio, of=decode_speed)
-
-
-def _ratios(
-    part: Mapping[str, Any],
-    cases: Sequence[tuple[str, str, str, float | None]],
-    ratio: Callable[[Iterable[Run], str, str], float] = _middle_ratio,
-) -> list[Line]:
-    """Cases are (name, side, other side, bar), of which those whose sides were there are told."""
-    return [
-        bar(name, ratio(part["runs"], one, other), bound, unit="x")
-        for name, one, other, bound in cases
-        if _has(part, other)
-    ]
+    return median(speed(r["sides"][one]) / speed(r["sides"][other]) for r in runs)
 
 
 def _prefill(part: Mapping[str, Any]) -> list[Line]:
-    return _ratios(part, [(f"prefill of {part['tokens']} tokens / {LLAMA}", NONE, LLAMA, 2.0)])
+    if not _has(part, LLAMA):
+        return []
+    ratio = _middle_ratio(part["runs"], NONE, LLAMA)
+    return [bar(f"prefill of {part['tokens']} tokens / llama.cpp", ratio, 2.0, unit="x")]
 
 
 def _decode(part: Mapping[str, Any]) -> list[Line]:
-    return _ratios(part, [("decode, no speculation / llama.cpp", NONE, LLAMA, 1.3)], _decode_ratio)
+    if not _has(part, LLAMA):
+        return []
+    value = geometric_mean(by_prompt(part["runs"], NONE, [LLAMA], decode_speed).values())
+    return [bar("decode, no speculation / llama.cpp", value, 1.3, unit="x")]
 
 
 def _batch(part: Mapping[str, Any]) -> list[Line]:
-    name, without = f"{part['requests']} requests at once /", "… without speculation"
-    cases: list[tuple[str, str, str, float | None]] = []
+    runs, size, found = part["runs"], part["requests"], []
     for peer, bound in ((LLAMA, 3.0), (CONTINUOUS, 1.0)):
-        cases += [(f"{name} {peer}", DEFAULT, peer, bound), (without, NONE, peer, None)]
-    return _ratios(part, [*cases, (f"{name} no speculation", DEFAULT, NONE, 0.97)])
+        if _has(part, peer):
+            default, none = (_middle_ratio(runs, side, peer) for side in (DEFAULT, NONE))
+            found += [
+                bar(f"{size} requests at once / {peer}", default, bound, unit="x"),
+                bar("… without speculation", none, None, unit="x"),
+            ]
+    own = _middle_ratio(runs, DEFAULT, NONE)
+    return [*found, bar(f"{size} requests at once / no speculation", own, 0.97, unit="x")]
 
 
 def _rows(part: Mapping[str, Any], wanted: Mapping[int, float]) -> list[Line]:
-    def several(side: str) -> list[tuple[int, float]]:
-        found = growth(part["runs"], side) if _has(part, side) else {}
-        return [(rows, times) for rows, times in found.items() if rows > 1]
-
-    return [
-        *(
-            bar(f"a step of {n} rows / of 1 row", times, wanted.get(n), at_most=True, unit="x")
-            for n, times in several(NONE)
-        ),
-        *(bar(f"{LLAMA}: {n} rows / 1 row", times, None, unit="x") for n, times in several(LLAMA)),
+    found = [
+        bar(f"a step of {rows} rows / of 1 row", times, wanted.get(rows), at_most=True, unit="x")
+        for rows, times in growth(part["runs"], NONE).items()
     ]
+    if _has(part, LLAMA):
+        found += [
+            bar(f"llama.cpp: {rows} rows / 1 row", times, None, unit="x")
+            for rows, times in growth(part["runs"], LLAMA).items()
+        ]
+    return [line for line in found if " 1 rows" not in line["name"]]
 
 
 def _tasks(part: Mapping[str, Any]) -> list[Line]:
@@ -219,9 +205,13 @@ def _tasks(part: Mapping[str, Any]) -> list[Line]:
 
 
 def _transformers(part: Mapping[str, Any]) -> list[Line]:
-    cases = (
-        (f"{NONE} / {TRANSFORMERS}", NONE, TRANSFORMERS, 4.0),
-        (f"{DEFAULT} / {TRANSFORMERS}", DEFAULT, TRANSFORMERS, None),
-        (f"{DEFAULT} / {GENERATE_LOOKUP}", DEFAULT, GENERATE_LOOKUP, 1.4),
-    )
-    return _ratios(part, cases, _mean_ratio)
+    found = []
+    for side, peer, bound in (
+        (NONE, TRANSFORMERS, 4.0),
+        (DEFAULT, TRANSFORMERS, None),
+        (DEFAULT, GENERATE_LOOKUP, 1.4),
+    ):
+        if _has(part, peer):
+            value = geometric_mean(by_prompt(part["runs"], side, [peer]).values())
+            found.append(bar(f"{side} / {peer}", value, bound, unit="x"))
+    return found

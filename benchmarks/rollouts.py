@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -162,10 +163,7 @@ class Compared:
 
 def bars(runs: Sequence[Run], field: str, than: str, sides: Sequence[str]) -> list[dict[str, Any]]:
     """How many times less of `field` a side takes, run by run."""
-
-    def of(one: Sampled) -> float:
-        return float(one._asdict()[field])
-
+    of = attrgetter(field)
     return [
         ratio(f"{side} by {than}, {field}", [of(run[than]) / of(run[side]) for run in runs])
         for side in sides

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from foresay.bench.drafters import NONE, Answered, in_turns
 from foresay.bench.questions import Question
 from foresay.budget.adaptive import Adaptive
-from foresay.counts import first_difference
 from foresay.drafter import Source
 from foresay.models.progress import Progress, silent
 
@@ -69,12 +68,7 @@ class Comparison:
         """(answer, token) of the first difference of every answer that has one; an answer that
         failed differs from its first token on.
         """
-        pairs = enumerate(zip(self.plain.texts, self.fast.texts, strict=True))
-        found = [
-            (answer, 0 if a is None or b is None else first_difference(a, b))
-            for answer, (a, b) in pairs
-        ]
-        return [(answer, token) for answer, token in found if token is not None]
+        return [(answer, token or 0) for answer, token in self.plain.differences(self.fast)]
 
     @property
     def identical(self) -> bool:

@@ -100,6 +100,17 @@ class Answered:
         """The tokens of every answer; None for one that failed."""
         return [None if one.error is not None else one.token_ids for one in self.results]
 
+    def differences(self, other: Answered) -> list[tuple[int, int | None]]:
+        """(answer, token) of the first difference of every answer that has one; token None: one of
+        both failed."""
+        found: list[tuple[int, int | None]] = []
+        for number, (a, b) in enumerate(zip(self.texts, other.texts, strict=True)):
+            if a is None or b is None:
+                found.append((number, None))
+            elif (token := first_difference(a, b)) is not None:
+                found.append((number, token))
+        return found
+
     @property
     def tokens(self) -> int:
         return sum(one.stats.tokens for one in self.results)
@@ -141,11 +152,13 @@ class Round:
     @property
     def differences(self) -> list[str]:
         """A sentence for every way whose text is not that of "none", or whose answer failed."""
-        return [
-            f"{self.question.where}: {way} differs from {NONE} {place}"
-            for way, answer in self.answers.items()
-            if (place := _first_difference(self.answers[NONE].texts, answer.texts)) is not None
-        ]
+        found = []
+        for way, answered in self.answers.items():
+            for number, token in self.answers[NONE].differences(answered)[:1]:
+                place = ", which failed" if token is None else f" from token {token + 1} on"
+                about = f"{way} differs from {NONE} in answer {number + 1}{place}"
+                found.append(f"{self.question.where}: {about}")
+        return found
 
     def speedup(self, way: str) -> float:
         """Seconds without drafts by seconds with them."""
@@ -334,16 +347,3 @@ def _prompt(llm: LLM, said: Sequence[str]) -> Prompt:
 
 def _most_tokens(question: Question) -> int:
     return len(question.turns) * question.params.n * question.params.max_tokens
-
-
-def _first_difference(
-    plain: Sequence[list[int] | None], other: Sequence[list[int] | None]
-) -> str | None:
-    """Where two lists of answers differ first, in words."""
-    for number, (a, b) in enumerate(zip(plain, other, strict=True), start=1):
-        if a is None or b is None:
-            return f"in answer {number}, which failed"
-        first = first_difference(a, b)
-        if first is not None:
-            return f"in answer {number} from token {first + 1} on"
-    return None

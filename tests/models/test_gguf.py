@@ -38,13 +38,18 @@ def loaded(folder: Path) -> Any:
     return model.eval()
 
 
+def converted(model: Any, root: Path, architecture: str = "llama", *kind: Kind, **how: Any) -> Path:
+    """The folder of safetensors of a model that was written as a GGUF file."""
+    gguf_files.export(model, root / "a.gguf", architecture, *kind, **how)
+    convert(root / "a.gguf", root / "a")
+    return root / "a"
+
+
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0], ids=lambda k: k.name)
 @pytest.mark.parametrize("architecture", gguf_files.CONFIGS)
 def test_logits_are_those_of_the_model(architecture: str, kind: Kind, tmp_path: Path) -> None:
     model = gguf_files.tiny(architecture)
-    gguf_files.export(model, tmp_path / "a.gguf", architecture, kind)
-    convert(tmp_path / "a.gguf", tmp_path / "a")
-    found = loaded(folders.check(tmp_path / "a"))
+    found = loaded(folders.check(converted(model, tmp_path, architecture, kind)))
     assert not found.config.tie_word_embeddings
     expected = logits(model)
     assert torch.equal(logits(found), expected)
@@ -58,9 +63,7 @@ def test_tied_embeddings(architecture: str, written: str, tmp_path: Path) -> Non
     model = gguf_files.tiny(architecture, tie_word_embeddings=True)
     embedding = model.get_input_embeddings().weight.detach().numpy()
     tensors = {"output.weight": embedding} if written == "equal" else {}
-    gguf_files.export(model, tmp_path / "a.gguf", architecture, tensors=tensors)
-    convert(tmp_path / "a.gguf", tmp_path / "a")
-    found = loaded(tmp_path / "a")
+    found = loaded(converted(model, tmp_path, architecture, tensors=tensors))
     assert found.config.tie_word_embeddings
     assert torch.equal(logits(found), logits(model))
     assert b"lm_head" not in (tmp_path / "a" / "model.safetensors").read_bytes()
@@ -70,9 +73,9 @@ def test_tied_embeddings(architecture: str, written: str, tmp_path: Path) -> Non
 def test_rope_scaling(name: str, tmp_path: Path) -> None:
     model, architecture, more = gguf_files.scaled(name)
     assert not torch.equal(logits(model), logits(gguf_files.tiny(architecture)))
-    gguf_files.export(model, tmp_path / "a.gguf", architecture, **more)
-    convert(tmp_path / "a.gguf", tmp_path / "a")
-    assert torch.equal(logits(loaded(tmp_path / "a")), logits(model))
+    assert torch.equal(
+        logits(loaded(converted(model, tmp_path, architecture, **more))), logits(model)
+    )
 
 
 def test_large_tensors_go_in_parts_and_several_files(
@@ -121,9 +124,8 @@ def test_bfloat16_is_rounded_as_torch_rounds() -> None:
     ],
 )
 def test_unknown_keys_are_refused(extra: dict[str, Any], match: str, tmp_path: Path) -> None:
-    gguf_files.export(gguf_files.tiny("llama"), tmp_path / "a.gguf", "llama", extra=extra)
     with pytest.raises(UnsupportedModel, match=match):
-        convert(tmp_path / "a.gguf", tmp_path / "a")
+        converted(gguf_files.tiny("llama"), tmp_path, extra=extra)
     assert not (tmp_path / "a").exists()
 
 
@@ -137,25 +139,21 @@ def test_other_architectures_tensors_and_factors_are_refused(tmp_path: Path) -> 
         convert(path, tmp_path / "a")
     model = gguf_files.tiny("llama")
     for name in ("blk.0.attn_q.bias", "v.patch_embd.weight"):
-        gguf_files.export(model, path, "llama", tensors={name: np.ones(64, np.float32)})
         with pytest.raises(UnsupportedModel, match=name):
-            convert(path, tmp_path / "a")
+            converted(model, tmp_path, tensors={name: np.ones(64, np.float32)})
     strange = np.linspace(1, 5, 8, dtype=np.float32)
-    gguf_files.export(model, path, "llama", tensors={"rope_freqs.weight": strange})
     with pytest.raises(UnsupportedModel, match="not those of Llama 3"):
-        convert(path, tmp_path / "a")
-    gguf_files.export(model, path, "llama", without=("blk.1.ffn_up.weight",))
+        converted(model, tmp_path, tensors={"rope_freqs.weight": strange})
     with pytest.raises(ModelError, match=r"lacks the tensor 'blk.1.ffn_up.weight'"):
-        convert(path, tmp_path / "a")
+        converted(model, tmp_path, without=("blk.1.ffn_up.weight",))
 
 
 def test_values_that_are_no_numbers(tmp_path: Path) -> None:
     model = gguf_files.tiny("llama")
     with torch.no_grad():
         model.get_parameter("model.layers.1.mlp.up_proj.weight")[3, 5] = float("nan")
-    gguf_files.export(model, tmp_path / "a.gguf", "llama")
     with pytest.raises(ModelError, match=r"blk.1.ffn_up.weight.*no numbers"):
-        convert(tmp_path / "a.gguf", tmp_path / "a")
+        converted(model, tmp_path)
     assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == ["a.gguf"]
 
 
@@ -232,10 +230,7 @@ def byte_level(path: Path, pre: str, **keys: Any) -> Any:
 
 
 def test_byte_level_words(tmp_path: Path) -> None:
-    path = tmp_path / "a.gguf"
-    gguf_files.export(gguf_files.tiny("llama"), path, "llama")
-    convert(path, tmp_path / "a")
-    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "a")
+    tokenizer: Any = AutoTokenizer.from_pretrained(converted(gguf_files.tiny("llama"), tmp_path))
     text = "<|im_start|>hello world 12<think>é\n\t🙂<|im_end|>"
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.decode(ids) == text

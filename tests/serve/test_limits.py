@@ -149,24 +149,9 @@ def test_the_content_type(server: Running) -> None:
 @pytest.fixture(scope="module")
 def small(folder: Path) -> Iterator[Running]:
     """A server with little room, whose model takes its time."""
-    limits = Limits(
-        body=2000, queue=3, connections=6, body_seconds=0.3, drain_seconds=5, stream_pieces=20
-    )
+    limits = Limits(queue=3, connections=6, body_seconds=0.3, drain_seconds=5, stream_pieces=20)
     with served(folder, options={"max_running": 2}, limits=limits) as found:
         yield found
-
-
-def test_a_body_that_is_too_large(small: Running) -> None:
-    error = small.refused(COMPLETIONS, 413, prompt="a" * 2000)
-    assert "at most 2000 bytes" in error["message"]
-
-    def parts() -> Iterator[bytes]:  # without a length in the header
-        yield from [b'{"prompt": "' + b"a" * 1500, b"a" * 1500 + b'"}']
-
-    answer = small.http.post(
-        COMPLETIONS, content=parts(), headers={"content-type": "application/json"}
-    )
-    assert answer.status_code == 413
 
 
 def test_a_full_queue(small: Running) -> None:

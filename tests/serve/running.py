@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from foresay.engine.llm import LLM
 from foresay.serve.address import Address
@@ -50,19 +51,14 @@ class Running:
         """The status of a request with this key."""
         return self.http.get("/v1/models", headers=bearer(key), timeout=5).status_code
 
-    def numbers(self, name: str, **labels: str) -> list[float]:
-        """What /metrics tells under this name, with these labels at least."""
-        text = self.http.get("/metrics", timeout=3).text
-        return [
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        ]
+    def samples(self) -> list[Sample]:
+        """All that /metrics tells."""
+        families = text_string_to_metric_families(self.http.get("/metrics", timeout=3).text)
+        return [sample for family in families for sample in family.samples]
 
     def number(self, name: str, **labels: str) -> float:
-        """Their sum."""
-        return sum(self.numbers(name, **labels))
+        """The sum of what it tells under this name, with these labels at least."""
+        return sum(numbers(self.samples(), name, **labels))
 
     def good(self, path: str, **body: Any) -> Any:
         response = self.post(path, body)
@@ -107,6 +103,11 @@ class Running:
         wait_for(lambda: self.server._routes.driver.under_way == 0, seconds)
         self.llm.engine.check_integrity()
         assert not self.llm.engine.busy
+
+
+def numbers(samples: list[Sample], name: str, **labels: str) -> list[float]:
+    """Those of this name, with these labels at least."""
+    return [s.value for s in samples if s.name == name and labels.items() <= s.labels.items()]
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -72,16 +72,10 @@ def mutated(body: dict[str, Any], dice: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_mutated_bodies(server: Running) -> None:
-    check_mutated(server, max(CASES, 200), seed=1)
-
-
-@pytest.mark.slow
-def test_more_mutated_bodies(server: Running) -> None:
-    check_mutated(server, 1000, seed=2)
-
-
-def check_mutated(server: Running, bodies: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("bodies", "seed"), [(max(CASES, 200), 1), pytest.param(1000, 2, marks=pytest.mark.slow)]
+)
+def test_mutated_bodies(server: Running, bodies: int, seed: int) -> None:
     dice, seen = random.Random(seed), Counter[int]()
     for number in range(bodies):
         path, body = SEEDS[number % len(SEEDS)]

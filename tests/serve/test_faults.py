@@ -35,14 +35,18 @@ def frail(folder: Path) -> Iterator[Running]:
         yield found
 
 
-def test_silence_is_filled_with_pings(frail: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = frail.llm.engine.step
+def slow_down(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = llm.engine.step
 
     def slow() -> Any:
         time.sleep(0.3)
         return step()
 
-    monkeypatch.setattr(frail.llm.engine, "step", slow)
+    monkeypatch.setattr(llm.engine, "step", slow)
+
+
+def test_silence_is_filled_with_pings(frail: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_down(frail.llm, monkeypatch)
     with frail.opened(prompt="a", max_tokens=2) as answer:
         lines = list(answer.iter_lines())
     assert lines.count(": ping") >= 2 and lines[-2] == "data: [DONE]"
@@ -240,13 +244,7 @@ def test_a_request_that_runs_is_not_idle(folder: Path, monkeypatch: pytest.Monke
     """So that a head may have as little time as in these tests."""
     monkeypatch.setattr(server_module, "_SWEEP", 0.02)
     llm, drafter = tiny_llm(folder)
-    step = llm.engine.step
-
-    def slow() -> Any:
-        time.sleep(0.3)
-        return step()
-
-    monkeypatch.setattr(llm.engine, "step", slow)
+    slow_down(llm, monkeypatch)
     with one_thread(), running(llm, drafter, limits=Limits(head_seconds=0.1)) as server:
         server.good("/v1/completions", prompt="a", max_tokens=3, ignore_eos=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serve.running import Running, raw_request, served, wait_for
+from serve.running import Running, numbers, raw_request, served, wait_for
 
 BOTH = {"model_name", "engine"}
 FIRST = (
@@ -55,7 +55,6 @@ PROCESS = {
     *("process_virtual_memory_bytes", "process_resident_memory_bytes", "process_open_fds"),
     *("process_start_time_seconds", "process_cpu_seconds", "process_max_fds"),
 }
-Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +62,6 @@ def server(folder: Path) -> Iterator[Running]:
     """Two answers at a time, and memory for little more than one long one."""
     with served(folder, options={"max_running": 2, "memory": 1 << 16}) as found:
         yield found
-
-
-def scraped(server: Running) -> Values:
-    text = server.http.get("/metrics").text
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def value(values: Values, name: str, **labels: str) -> float:
-    given = {"model_name": "tiny", "engine": "0", **labels}
-    return values[name, frozenset(given.items())]
 
 
 def test_names_labels_and_bounds_are_vllms(server: Running) -> None:
@@ -103,17 +88,19 @@ def test_names_labels_and_bounds_are_vllms(server: Running) -> None:
 
 
 def test_they_are_true(server: Running) -> None:
-    before = scraped(server)
+    before = server.samples()
     begin = time.perf_counter()
     asked = {"temperature": 1.0, "ignore_eos": True, "seed": 3}
     server.good("/v1/completions", prompt=[[5, 6, 7]], max_tokens=20, **asked)
     server.good("/v1/completions", prompt=[[5, 6, 7, 8]], max_tokens=6, n=3, **asked)
     spent = time.perf_counter() - begin
     server.idle()
-    after = scraped(server)
+    after = server.samples()
 
     def more(name: str, **labels: str) -> float:
-        return value(after, name, **labels) - value(before, name, **labels)
+        labels |= {"model_name": "tiny", "engine": "0"}
+        (old,), (new,) = (numbers(samples, name, **labels) for samples in (before, after))
+        return new - old
 
     assert more("vllm:prompt_tokens_total") == 3 + 3 * 4
     assert more("vllm:generation_tokens_total") == 20 + 3 * 6
@@ -145,43 +132,37 @@ def test_they_are_true(server: Running) -> None:
     hits = more("vllm:prefix_cache_hits_total")
     assert hits == more("vllm:prompt_tokens_cached_total") and 0 <= hits <= 15
     for name in ("num_requests_running", "num_requests_waiting"):
-        assert value(after, f"vllm:{name}") == 0
+        assert numbers(after, f"vllm:{name}") == [0]
 
 
 def test_what_runs_and_waits_is_told_while_it_does(server: Running) -> None:
     """Three are asked for, two may run, and the memory is not enough for two of them: one has to
     make room. Then the client leaves."""
-    before = scraped(server)
+
+    def ended() -> list[float]:
+        name = "vllm:request_success_total"
+        return [server.number(name, finished_reason=reason) for reason in ("abort", "length")]
+
+    name = "vllm:num_preemptions_total"
+    before, preempted = ended(), server.number(name)
     most = server.http.get("/v1/models").json()["data"][0]["max_model_len"] - 10
     client = raw_request(
         server,
         {"prompt": [[5, 6]], "max_tokens": most, "ignore_eos": True, "n": 3, "stream": True},
     )
-    wait_for(lambda: value(scraped(server), "vllm:num_requests_running") == 2)
-    now = scraped(server)
-    assert value(now, "vllm:num_requests_waiting") == 1
-    assert 0 < value(now, "vllm:kv_cache_usage_perc") <= 1
-    name = "vllm:num_preemptions_total"
-    wait_for(lambda: value(scraped(server), name) > value(before, name), 60)
+    wait_for(lambda: server.number("vllm:num_requests_running") == 2)
+    assert server.number("vllm:num_requests_waiting") == 1
+    assert 0 < server.number("vllm:kv_cache_usage_perc") <= 1
+    wait_for(lambda: server.number(name) > preempted, 60)
     client.close()
-    name = "vllm:request_success_total"
-    gone = value(before, name, finished_reason="abort")
-    ended = value(before, name, finished_reason="length")
-    wait_for(
-        lambda: (
-            value(scraped(server), name, finished_reason="abort")
-            + value(scraped(server), name, finished_reason="length")
-            == gone + ended + 3
-        )
-    )
-    assert value(scraped(server), name, finished_reason="abort") > gone
+    wait_for(lambda: sum(ended()) == sum(before) + 3)
+    assert ended()[0] > before[0]
     server.idle()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="process_* are read in /proc")
 def test_the_process_is_this_one(server: Running) -> None:
-    values = {name: value for (name, labels), value in scraped(server).items() if not labels}
-    assert values["process_resident_memory_bytes"] > 10 << 20
-    assert values["process_open_fds"] > 3
-    spent = os.times()
-    assert 0 < values["process_cpu_seconds_total"] <= spent.user + spent.system + 1
+    assert server.number("process_resident_memory_bytes") > 10 << 20
+    assert server.number("process_open_fds") > 3
+    used, spent = server.number("process_cpu_seconds_total"), os.times()
+    assert 0 < used <= spent.user + spent.system + 1

@@ -10,10 +10,8 @@ import pytest
 
 from foresay.engine.answers import Chunk
 from foresay.errors import InputError
-from foresay.serve import updates
 from foresay.serve.shield import Shield
-from foresay.serve.stream import AnswerStream
-from foresay.serve.updates import StepUpdate, UpdateBuffer
+from foresay.serve.stream import AnswerStream, StepUpdate, UpdateBuffer
 
 
 def piece(number: int) -> Chunk:
@@ -99,7 +97,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(updates, "perf_counter", made)
+    monkeypatch.setattr("foresay.serve.stream.perf_counter", made)
     return made
 
 

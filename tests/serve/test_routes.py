@@ -19,7 +19,7 @@ from foresay.errors import InputError
 from foresay.serve.admission import OPEN
 from foresay.serve.keys import OPERATOR, Keys, read_keys
 from foresay.serve.metrics import measured, memory_of
-from serve.running import Running, bearer, served, wait_for
+from serve.running import Running, bearer, numbers, served, wait_for
 from tiny import CONTEXT
 
 KEY, OTHER, WATCH = "a-good-key-of-one", "another-good-key", "the-operators-key"
@@ -230,7 +230,7 @@ def test_metrics(server: Running) -> None:
         for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     assert 0 < drafts <= drafted and 0 < accepted <= drafted
-    depths = server.numbers("vllm:spec_decode_num_accepted_tokens_per_pos_total")
+    depths = numbers(server.samples(), "vllm:spec_decode_num_accepted_tokens_per_pos_total")
     assert sum(depths) == accepted and depths == sorted(depths, reverse=True)
     text = server.http.get("/metrics").text
     assert "_created" not in text  # vLLM's own client would add the times up

@@ -12,18 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from foresay.cli.asking import (
-    AsJson,
-    MaxTokens,
-    MinP,
-    Prompts,
-    Raw,
-    Seed,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
-)
+from foresay.cli import asking
 from foresay.cli.edge_shown import Shown
 from foresay.cli.generate import read_prompts
 from foresay.cli.model import DEFAULT_MODEL, Corpus, require_engine
@@ -48,7 +37,7 @@ _SEED = re.compile(r"\bwith seed (\d+)\b")
 def edge(
     context: typer.Context,
     cloud: Annotated[str, typer.Option(help="The server: http(s):// or ws(s)://.")],
-    prompts: Prompts = None,
+    prompts: asking.Prompts = None,
     model: Annotated[
         str, typer.Option(help="The cloud's model, for its tokenizer: a name as for generate.")
     ] = DEFAULT_MODEL,
@@ -60,17 +49,17 @@ def edge(
         str | None, typer.Option(help="A smaller model that drafts too, as +model:NAME.")
     ] = None,
     corpus: Corpus = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
+    max_tokens: asking.MaxTokens = 256,
+    temperature: asking.Temperature = 0.0,
+    top_k: asking.TopK = 0,
+    top_p: asking.TopP = 1.0,
+    min_p: asking.MinP = 0.0,
     repetition_penalty: Annotated[
         float, typer.Option(help="Divides the logits of tokens in the text so far; 1: none.")
     ] = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    raw: Raw = False,
+    seed: asking.Seed = None,
+    stop: asking.Stop = None,
+    raw: asking.Raw = False,
     preset: Annotated[
         PresetName | None,
         typer.Option(
@@ -123,7 +112,7 @@ def edge(
             "safer."
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: asking.AsJson = False,
 ) -> None:
     """Draft here, and let a server verify: the answer is the server's model's, to the token.
 

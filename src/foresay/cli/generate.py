@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foresay.cli.asking import (
-    AsJson,
-    MaxTokens,
-    MinP,
-    ProcessorOrder,
-    Prompts,
-    Raw,
-    Seed,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
-    processors_of,
-)
+from foresay.cli import asking
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
@@ -52,7 +39,7 @@ if TYPE_CHECKING:
 @app.command()
 @naming_options({"n": "-n"})
 def generate(
-    prompts: Prompts = None,
+    prompts: asking.Prompts = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -64,22 +51,22 @@ def generate(
     drafter: Drafter = "suffix",
     policy: Policy = "adaptive",
     corpus: Corpus = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    processor_order: ProcessorOrder = "temperature,top-k,top-p,min-p",
-    seed: Seed = None,
+    max_tokens: asking.MaxTokens = 256,
+    temperature: asking.Temperature = 0.0,
+    top_k: asking.TopK = 0,
+    top_p: asking.TopP = 1.0,
+    min_p: asking.MinP = 0.0,
+    processor_order: asking.ProcessorOrder = "temperature,top-k,top-p,min-p",
+    seed: asking.Seed = None,
     n: Annotated[int, typer.Option("-n", help="Answers to each prompt.")] = 1,
-    stop: Stop = None,
-    raw: Raw = False,
+    stop: asking.Stop = None,
+    raw: asking.Raw = False,
     dtype: Dtype = "auto",
     quantize: Quantize = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show where each token was drafted from.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: asking.AsJson = False,
 ) -> None:
     """Answer one or many prompts.
 
@@ -113,7 +100,7 @@ def generate(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
-        processor_order=processors_of(processor_order),
+        processor_order=asking.processors_of(processor_order),
         seed=seed,
         n=n,
         stop=tuple(stop or ()),

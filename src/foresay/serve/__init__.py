@@ -11,8 +11,7 @@ validate       parsed bodies as prompts and sampling parameters
 words          the text of single tokens, and other requests to the tokenizer
 driver         the one thread that drives the engine
 request_state  one request of the engine, as the server knows it
-updates        what the engine's thread sends to the event loop, and when
-stream         the chunks of one client's answers
+stream         what the engine's thread sends to the event loop; the chunks of one client's answers
 steps          the last steps, for each tenant its own share
 answer         OpenAI's shapes: whole answers, chunks, usage, errors
 events         server-sent events: pings, slow readers, lost clients

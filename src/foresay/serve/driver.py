@@ -28,8 +28,7 @@ from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
 from foresay.serve.request_state import RequestState
 from foresay.serve.steps import Ended, Share, StepReport
-from foresay.serve.stream import AnswerStream
-from foresay.serve.updates import StepUpdate, UpdateBuffer
+from foresay.serve.stream import AnswerStream, StepUpdate, UpdateBuffer
 from foresay.serve.validate import GenerationRequest
 
 __all__ = ["Driver"]

@@ -1,16 +1,25 @@
-"""The pieces of one client's answers, from the engine's thread to the HTTP response."""
+"""The pieces of answers, from the engine's thread to the event loop, and to the HTTP response.
+
+Each time the event loop wakes, it takes a processor from the engine's own threads, and all of them
+wait. So with many streams, the updates of several steps are sent together.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from foresay.engine.answers import Chunk
+    from foresay.serve.steps import Ended, StepReport
 
-__all__ = ["AnswerStream", "merged", "split"]
+__all__ = ["AnswerStream", "StepUpdate", "UpdateBuffer", "merged", "split"]
+
+_MANY = 8  # pieces
+_PAUSE = 0.04  # seconds: short enough for smooth streaming
 
 
 class AnswerStream:
@@ -80,6 +89,35 @@ class AnswerStream:
             self._reader = None
             if timer is not None:
                 timer.cancel()
+
+
+class StepUpdate(NamedTuple):
+    """The result of one step; or of answers that ended without a step."""
+
+    pieces: list[tuple[AnswerStream, Chunk]]
+    step: StepReport | None
+    ended: list[Ended]
+    gauges: dict[str, float]
+
+
+class UpdateBuffer:
+    """Updates that wait to be sent, in their order."""
+
+    def __init__(self) -> None:
+        self._waiting: list[StepUpdate] = []
+        self._sent = 0.0
+
+    def add(self, update: StepUpdate, *, first: bool = False) -> list[StepUpdate]:
+        """Returns the updates to send now, this one included; none if it may wait for the next.
+        The `first` token of an answer does not wait, nor does its end.
+        """
+        self._waiting.append(update)
+        now = perf_counter()
+        many = len(update.pieces) >= _MANY
+        if many and not (first or update.ended) and now - self._sent < _PAUSE:
+            return []
+        due, self._waiting, self._sent = self._waiting, [], now
+        return due
 
 
 def split(piece: Chunk) -> list[Chunk]:

@@ -89,22 +89,16 @@ def load_head(
     head = EagleHead(shape)
     weights = {name: _values(found[name], dtype) for name, _ in head.named_parameters()}
     head.load_state_dict(weights, assign=True)
-    own = {"output": "lm_head.weight", "embedding": "embed_tokens.weight"}
-    tables = None if shape.own_output and shape.own_embedding else tables_of(model)
-    if tables is not None:
-        if not shape.own_embedding:
-            _check_rows(folder, model, tables.embedding, shape)
-        if not shape.own_output:
-            _check_rows(folder, model, tables.output, shape)
     head.tokens = tokens
-    if tables is None or shape.own_output:
-        head.output = _values(found[own["output"]], dtype)
-    else:
-        head.output = tables.output[tokens].to(dtype)
+    tables = None if shape.own_output and shape.own_embedding else tables_of(model)
     if tables is None or shape.own_embedding:
-        head.embedding = _values(found[own["embedding"]], dtype)
+        head.embedding = _values(found["embed_tokens.weight"], dtype)
+    else:  # large: as it is stored
+        head.embedding = _checked_rows(folder, model, tables.embedding, shape)
+    if tables is None or shape.own_output:
+        head.output = _values(found["lm_head.weight"], dtype)
     else:
-        head.embedding = tables.embedding  # large: as it is stored
+        head.output = _checked_rows(folder, model, tables.output, shape)[tokens].to(dtype)
     return head.to(device).requires_grad_(False)
 
 
@@ -331,13 +325,14 @@ def _whole_numbers(tensor: SafeTensor, size: int) -> NDArray[np.int64]:
     return numbers
 
 
-def _check_rows(folder: Path, model: StoredModel, table: Tensor, shape: HeadShape) -> None:
+def _checked_rows(folder: Path, model: StoredModel, table: Tensor, shape: HeadShape) -> Tensor:
     expected = (shape.vocabulary, shape.hidden)
     if tuple(table.shape) != expected:
         raise ModelError(
             f"the head in '{folder}' needs embeddings of shape {list(expected)}, but those of "
             f"'{model.folder}' have {list(table.shape)}"
         )
+    return table
 
 
 def _values(tensor: SafeTensor, dtype: torch.dtype) -> Tensor:

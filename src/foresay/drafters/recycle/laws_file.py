@@ -53,14 +53,9 @@ class Laws(NamedTuple):
 def write_laws(path: Path, laws: Laws, k: int) -> None:
     """Write a file. Raises: OSError."""
     arrays: tuple[NDArray[Any], ...] = laws[:3]
-    head = {
-        "k": k,
-        "rows": len(laws.keys),
-        "vocabulary": None if laws.of is None else laws.of.vocabulary,
-        "tokenizer": None
-        if laws.of is None or laws.of.tokenizer is None
-        else laws.of.tokenizer.hex(),
-    }
+    vocabulary, tokenizer = (None, None) if laws.of is None else laws.of
+    hashed = None if tokenizer is None else tokenizer.hex()
+    head = {"k": k, "rows": len(laws.keys), "vocabulary": vocabulary, "tokenizer": hashed}
     content = json.dumps(head).encode() + b"\n"
     for array, dtype in zip(arrays, _DTYPES, strict=True):
         content += array.astype(dtype).tobytes()
@@ -88,11 +83,8 @@ def read_laws(path: Path, k: int) -> Laws:
         head = json.loads(line)
         found, rows = head["k"], head["rows"]
         vocabulary, tokenizer = head["vocabulary"], head["tokenizer"]
-        if (
-            type(rows) is not int
-            or type(found) is not int
-            or len(content) != rows * (8 + 5 * found)
-        ):
+        whole_numbers = type(rows) is int and type(found) is int
+        if not whole_numbers or len(content) != rows * (8 + 5 * found):
             raise ValueError(f"{len(content)} bytes do not fit {rows} rows of {found} tokens")
         of = None
         if vocabulary is not None:

@@ -39,7 +39,7 @@ inline void check_tokens(std::span<const int32_t> tokens, int32_t least = 0) {
             throw InputError("token ", tokens[i], " at index ", i, " is not a token id; expected ", least, " to 2147483646");
 }
 
-/// Offsets that divide so many values into parts, in order.
+/// Offsets that divide `values` into parts, in order.
 inline void check_parts(const char* what, std::span<const int32_t> offsets, size_t parts, size_t values) {
     bool rise = offsets.size() == parts + 1 && offsets.front() == 0 && static_cast<size_t>(offsets.back()) == values;
     for (size_t i = 0; rise && i < parts; ++i) rise = offsets[i] <= offsets[i + 1];

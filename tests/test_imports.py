@@ -77,7 +77,7 @@ TORCH_FREE = {
             *("__init__", "suffix", "ngram", "model", "self_draft"),
             *("decoding/__init__", "decoding/drafter", "decoding/shapes", "decoding/state"),
             "decoding/noise_weight",
-            *("recycle/__init__", "recycle/drafter", "recycle/laws_file"),
+            *("recycle/__init__", "recycle/drafter", "recycle/table_file"),
             *("external", "merge/__init__", "merge/drafter", "merge/gating", "merge/union"),
             "merge/uniting",
             *("worker/__init__", "worker/drafter", "worker/frames", "worker/life"),

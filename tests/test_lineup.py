@@ -171,11 +171,11 @@ def test_recycle_from_a_file(tmp_path: Path) -> None:
     state = taught.begin(int32s([1, 2]))
     likely = TopK(np.array([[7, *[-1] * 7]], np.int32), np.zeros((1, 8), np.float32))
     taught.observe([state], [Verdict([], [3], likely)])
-    taught.save(tmp_path / "laws+1")
+    taught.save(tmp_path / "table+1")
     for room in (None, Room(1 << 20, 1 << 20, 4)):
-        warm: Any = make_drafter(f"recycle:{tmp_path}/laws+1", room=room)
+        warm: Any = make_drafter(f"recycle:{tmp_path}/table+1", room=room)
         (draft,) = warm.propose([warm.begin(int32s([1, 2]))], [1])
         assert draft.tokens.tolist() == [7]
-    assert isinstance(make_drafter(f"suffix+recycle:{tmp_path}/laws+1"), MergeDrafter)
+    assert isinstance(make_drafter(f"suffix+recycle:{tmp_path}/table+1"), MergeDrafter)
     with pytest.raises(InputError, match="none"):
         make_drafter(f"recycle:{tmp_path}/none")

@@ -17,7 +17,7 @@ from foresay.errors import InputError, StateError
 from foresay.sampling.noise import gumbel
 
 
-def law(*rows: dict[int, float], k: int = 8) -> TopK:
+def top_k(*rows: dict[int, float], k: int = 8) -> TopK:
     """Rows of likeliest tokens with their probabilities; an empty row was not verified."""
     found = np.full((len(rows), k), -1, np.int32)
     logprobs = np.full((len(rows), k), -np.inf, np.float32)
@@ -30,7 +30,7 @@ def law(*rows: dict[int, float], k: int = 8) -> TopK:
 def taught(drafter: RecycleDrafter, text: list[int], row: dict[int, float], **about: Any) -> None:
     """The target says `row` after `text`."""
     state = drafter.begin(tokens(*text), **about)
-    drafter.observe([state], [Verdict([], [max(row, key=lambda t: row[t])], law(row))])
+    drafter.observe([state], [Verdict([], [max(row, key=lambda t: row[t])], top_k(row))])
     drafter.finish(state)
 
 
@@ -72,7 +72,7 @@ def test_nodes_that_were_rejected_teach_too() -> None:
     rows: list[dict[int, float]] = [{5: 0.5, 6: 0.4}, {}, {}]
     rows[six + 1] = {77: 0.9}
     rows[five + 1] = {55: 0.9}
-    drafter.observe([state], [Verdict([five], [5, 55], law(*rows))])
+    drafter.observe([state], [Verdict([five], [5, 55], top_k(*rows))])
     assert drafted(drafter, [6], 1).tokens.tolist() == [77]  # 6 was never committed
 
 
@@ -96,7 +96,7 @@ def test_the_drawn_token_comes_first() -> None:
 
 
 def test_scores_become_chances() -> None:
-    """What comes true in 3 of 10 cases gets a score near 0.3, whatever the target's law says."""
+    """What comes true in 3 of 10 cases gets a score near 0.3, whatever the target says."""
     drafter = RecycleDrafter(context=1)
     random = np.random.default_rng(0)
     state = drafter.begin(tokens(1))
@@ -106,7 +106,7 @@ def test_scores_become_chances() -> None:
         path = [0] if right and len(draft) else []
         ahead = [5] if right else [6]
         rows = [{5: 0.8}] + [{}] * len(draft)
-        drafter.observe([state], [Verdict(path, [*(ahead if path else []), 1], law(*rows))])
+        drafter.observe([state], [Verdict(path, [*(ahead if path else []), 1], top_k(*rows))])
     draft = drafter.propose([state], [1])[0]
     assert draft.scores is not None
     assert draft.scores[0] == pytest.approx(0.3, abs=0.05)
@@ -133,7 +133,7 @@ def test_long_contexts_are_bounded() -> None:
     state = drafter.begin(tokens(1))
     said = random.integers(0, 500, 6_000).tolist()
     for token in said:
-        drafter.observe([state], [Verdict([], [token], law({token: 0.9}))])
+        drafter.observe([state], [Verdict([], [token], top_k({token: 0.9}))])
     drafter.finish(state)
     del state
     assert limit // 4 < drafter.bytes_used() < limit + 1024 * 40 + 64_000
@@ -205,7 +205,7 @@ def test_a_chain(tree: Any) -> None:
         (([1 << 40], [0] * 8, [0] * 8), "a key is 1099511627776; expected a token id below"),
     ],
 )
-def test_laws_that_no_table_has(arrays: tuple[list[int], ...], sentence: str) -> None:
+def test_rows_that_no_table_has(arrays: tuple[list[int], ...], sentence: str) -> None:
     keys, of_tokens, levels = arrays
     core = RecycleDrafter()._core
     with pytest.raises(InputError, match=sentence):
@@ -239,10 +239,10 @@ def test_verdicts_that_do_not_fit() -> None:
     drafter = RecycleDrafter()
     state = drafter.begin(tokens(1))
     with pytest.raises(InputError, match=r"in 3 rows; its draft has 0 nodes"):
-        drafter.observe([state], [Verdict([], [2], law({1: 0.5}, {}, {}))])
+        drafter.observe([state], [Verdict([], [2], top_k({1: 0.5}, {}, {}))])
     with pytest.raises(InputError, match=r"the 4 likeliest tokens; expected 8"):
-        drafter.observe([state], [Verdict([], [2], law({1: 0.5}, k=4))])
-    more = law({9: 0.5}, k=16)  # another drafter wanted more
+        drafter.observe([state], [Verdict([], [2], top_k({1: 0.5}, k=4))])
+    more = top_k({9: 0.5}, k=16)  # another drafter wanted more
     drafter.observe([state], [Verdict([], [2], more)])
     assert drafted(drafter, [1], 1).tokens.tolist() == [9]
     assert drafter.text(state).tolist() == [1, 2]
@@ -265,7 +265,7 @@ def test_merged_it_learns_from_all_nodes() -> None:
     state = merged.begin(tokens(1))
     draft = merged.propose([state], [4])[0]
     assert draft.tokens.tolist() == [40, 41]
-    rows = law({40: 0.9}, {41: 0.9}, {42: 0.9}, k=2)
+    rows = top_k({40: 0.9}, {41: 0.9}, {42: 0.9}, k=2)
     merged.observe([state], [Verdict([0, 1], [40, 41, 42], rows)])
     assert drafted(recycle, [40], 2).tokens.tolist() == [41, 42]
 
@@ -300,7 +300,7 @@ def test_a_file_has_all_of_a_table(tmp_path: Path) -> None:
 def test_what_runs_is_not_forgotten_and_what_ends_is_freed() -> None:
     drafter = RecycleDrafter(max_tenants=1)
     running = drafter.begin(tokens(*range(50_000)), tenant="a")
-    drafter.observe([running], [Verdict([], [7], law({7: 0.9}))])
+    drafter.observe([running], [Verdict([], [7], top_k({7: 0.9}))])
     taught(drafter, [1], {5: 0.9}, tenant="b")
     assert drafter.propose([running], [1])[0].tokens.tolist() == []  # nothing after 7 yet
     assert drafted(drafter, [49_999], 1, tenant="a").tokens.tolist() == [7]

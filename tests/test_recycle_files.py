@@ -18,24 +18,24 @@ from test_recycle import drafted, taught
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     cold = RecycleDrafter()
     taught(cold, [1, 2], {5: 0.6})
-    good = tmp_path / "recycled.laws"
+    good = tmp_path / "recycled.table"
     cold.save(good)
     with pytest.raises(InputError, match=r"has the 8 likeliest tokens; expected k = 4"):
         RecycleDrafter(k=4, warm=good)
-    with pytest.raises(InputError, match=r"missing\.laws is no file of RecycleDrafter"):
-        RecycleDrafter(warm=tmp_path / "missing.laws")
+    with pytest.raises(InputError, match=r"missing\.table is no file of RecycleDrafter"):
+        RecycleDrafter(warm=tmp_path / "missing.table")
     os.mkfifo(tmp_path / "pipe")
     for endless in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         with pytest.raises(InputError, match="it is no plain file"):
             RecycleDrafter(warm=endless)
     content = good.read_bytes()
     random = np.random.default_rng(0)
-    bad = tmp_path / "bad.laws"
+    bad = tmp_path / "bad.table"
     for at in random.integers(0, len(content), 150).tolist():
         spoiled = bytearray(content)
         spoiled[at] ^= int(random.integers(1, 256))
         bad.write_bytes(bytes(spoiled) if at % 2 else content[:at])
-        with pytest.raises(InputError, match=r"bad\.laws is no file of RecycleDrafter"):
+        with pytest.raises(InputError, match=r"bad\.table is no file of RecycleDrafter"):
             RecycleDrafter(warm=bad)
     with pytest.raises(InputError, match="does not begin with 'foresay laws 2'"):
         bad.write_bytes(b"PK" + content)
@@ -50,7 +50,7 @@ def told(vocabulary: int) -> Any:
 
 
 def test_a_file_is_for_its_tokenizer(tmp_path: Path) -> None:
-    file, a, b = tmp_path / "recycled.laws", bytes([10] * 32), bytes([11] * 32)
+    file, a, b = tmp_path / "recycled.table", bytes([10] * 32), bytes([11] * 32)
     taught_by = RecycleDrafter()
     taught_by.fit(told(100), a)
     taught_by.fit(told(100))  # an engine that does not know the tokenizer
@@ -72,7 +72,7 @@ def test_a_file_is_for_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_file_that_names_no_tokenizer(tmp_path: Path) -> None:
-    file = tmp_path / "recycled.laws"
+    file = tmp_path / "recycled.table"
     RecycleDrafter().save(file)
     with pytest.raises(TokenizerMismatch, match="names no vocabulary, and the target has 100"):
         RecycleDrafter(warm=file).fit(told(100))
@@ -86,7 +86,7 @@ def test_a_file_that_names_no_tokenizer(tmp_path: Path) -> None:
 
 
 def test_two_save_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, write = tmp_path / "recycled.laws", Path.write_bytes
+    file, write = tmp_path / "recycled.table", Path.write_bytes
     first, second = RecycleDrafter(), RecycleDrafter()
     taught(first, [1, 2], {5: 0.6})
     names: list[str] = []
@@ -105,4 +105,4 @@ def test_two_save_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         first.save(file)
-    assert [path.name for path in tmp_path.iterdir()] == ["recycled.laws"]
+    assert [path.name for path in tmp_path.iterdir()] == ["recycled.table"]

@@ -1,4 +1,4 @@
-// Recycled laws and merged trees for Python.
+// Recycled top-k tables and merged trees for Python.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>

@@ -17,7 +17,7 @@ constexpr uint32_t kParts = kKeyBlock / kWidth;
 constexpr uint32_t kScoreLanes = kWidth == 16 ? 6 : kWidth == 8 ? 4 : 5, kScoreBlocks = kWidth == 16 ? 4 : 1;
 constexpr uint32_t kTileRows = 16;  // lanes, where there are tiles
 constexpr uint32_t kMixLanes = kWidth == 16 ? 6 : kWidth == 8 ? 2 : 5, kMixColumns = kWidth == 16 ? 64 : kWidth == 8 ? 32 : 16;
-constexpr uint32_t kFewLanes = kWidth == 4 ? 2 : 0, kFewColumns = 32;  // so many lanes have room for more columns
+constexpr uint32_t kFewLanes = kWidth == 4 ? 2 : 0, kFewColumns = 32;  // with at most this number of lanes there is room for more columns
 
 FORESAY_INLINE uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 FORESAY_INLINE uint32_t most(uint32_t a, uint32_t b) { return a > b ? a : b; }

@@ -46,7 +46,7 @@ constexpr bool is_quantised(Format format) { return facts_of(format).low != 0; }
 constexpr size_t kBlock = 32;  // inputs that are multiplied as integers before they are scaled
 constexpr size_t kSuper = 8;   // blocks with a scale of scales
 
-/// Where the parts of a panel's block are, in bytes, for panels of so many outputs.
+/// Where the parts of a panel's block are, in bytes, for panels of that number of outputs.
 struct Places {
     size_t high, scale, minimum, bytes;  // of a block; it begins with the low bits
     size_t header, super_bytes;          // before every `supers` blocks; bytes of all of these

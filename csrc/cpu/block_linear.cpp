@@ -46,7 +46,7 @@ std::shared_ptr<uint8_t> memory_for(size_t bytes) {
     return {std::move(region), piece};
 }
 
-/// The outputs, if so many bytes are theirs: checked before there is memory for them.
+/// The outputs, if `bytes` are theirs: checked before there is memory for them.
 size_t outs_in(Format format, size_t bytes, size_t outs, size_t ins) {
     if (const size_t wanted = stored_bytes_of(format, outs, ins); bytes != wanted)
         throw InputError("weight has ", bytes, " bytes; ", shape_of({outs, ins}), " of ", facts_of(format).name, " has ", wanted);

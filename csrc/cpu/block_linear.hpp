@@ -58,9 +58,9 @@ private:
     slab::Array<float> bias_;
 };
 
-/// Bytes that a file takes for so many weights. Throws InputError for sizes that no layer has.
+/// Bytes that a file takes for `outs` times `ins` weights. Throws InputError for sizes that no layer has.
 size_t stored_bytes_of(blocks::Format format, size_t outs, size_t ins);
-/// Throws InputError for an order that is none of so many rows.
+/// Throws InputError for an order that is none of `outs` rows.
 void check_order(std::span<const int32_t> order, size_t outs);
 
 /// What is made of the same rows at once.

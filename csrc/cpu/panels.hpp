@@ -46,7 +46,7 @@ struct PanelCall {
         const size_t end = panels() + of;
         parts[count++] = {multiply, job, end};
     }
-    /// On so many threads, of which each takes about `shares` shares if all are equally fast.
+    /// On `threads`, of which each takes about `shares` shares if all are equally fast.
     void start(uint32_t threads, size_t shares) {
         share = threads == 1 ? panels() : (panels() + shares * threads - 1) / (shares * threads);
         on_team(threads, [](void* data) { static_cast<PanelCall*>(data)->run(); }, this);

@@ -106,7 +106,7 @@ PYTHON = (
         "src/foresay/drafters/decoding/next_tokens.py",
         "            left.values[at, token] = -torch.inf\n",
         "",
-        "tests/drafters/test_model_laws.py::test_probs_are_what_tokens_were_sampled_from",
+        "tests/drafters/test_model_probs.py::test_probs_are_what_tokens_were_sampled_from",
     ),
     Mutant(
         "a node of a head's tree does not see itself",
@@ -130,8 +130,8 @@ PYTHON = (
         "tests/drafters/test_worker_frames.py::test_data_that_belongs_to_no_array_is_refused",
     ),
     Mutant(
-        "a damaged file of laws is taken",
-        "src/foresay/drafters/recycle/laws_file.py",
+        "a damaged table file is taken",
+        "src/foresay/drafters/recycle/table_file.py",
         "if sha256(rest).hexdigest().encode() != checksum:",
         "if len(sha256(rest).hexdigest().encode()) != len(checksum):",
         "tests/test_recycle_files.py::test_damaged_and_foreign_files",

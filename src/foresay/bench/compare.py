@@ -100,7 +100,7 @@ def compare(
 ) -> list[PlanResult]:
     """Each plan beside no drafts in file order, which comes first in the result.
 
-    few        at most so many requests left are the tail
+    few        the tail is when at most this number of requests are left
     resamples  rollouts of redrawn groups, for the intervals
     progress   called for new tokens, of (1 + resamples) * plans rollouts
 

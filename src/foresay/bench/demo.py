@@ -28,7 +28,7 @@ CONTEXT = 256  # tokens of the text: about what the prompts and their answers ha
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What a step of so many rows takes: one for the next token, the others verify a draft.
+    """What a step of some rows takes: one for the next token, the others verify a draft.
 
     relative  compared with a step of one row
     """

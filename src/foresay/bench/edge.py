@@ -147,7 +147,7 @@ class EdgeRow:
 
     @property
     def lengths(self) -> Counter[int]:
-        """How many rounds had so many accepted tokens."""
+        """By the number of accepted tokens, how many rounds had it."""
         return sum((answer.lengths for answer in self.answers), Counter())
 
     @property

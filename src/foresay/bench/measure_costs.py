@@ -98,7 +98,7 @@ def measure_table(
 
 
 def _decoding(target: Target, batch: int, context: int, random: np.random.Generator) -> Engine:
-    """An engine in which so many requests decode. They have one prompt, which is computed once."""
+    """An engine in which `batch` requests decode. They have one prompt, which is computed once."""
     engine = Engine(
         target,
         _Guesses(target.vocabulary),

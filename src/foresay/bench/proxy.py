@@ -57,7 +57,7 @@ class EmulatedLink:
     """How a network behaves.
 
     rtt        seconds there and back; each way takes half of it
-    jitter     seconds: a segment takes up to so much longer or shorter, evenly drawn
+    jitter     seconds: a segment takes up to this time longer or shorter, evenly drawn
     loss       the chance that a segment is lost and sent again
     bandwidth  bits per second of each way; None: without a limit
     seed       of jitter and loss
@@ -101,7 +101,7 @@ class Schedule:
         self.lost = 0
 
     def due(self, now: float, size: int) -> float:
-        """When a segment of so many bytes arrives that is sent now; never before an earlier one.
+        """When a segment of `size` bytes arrives that is sent now; never before an earlier one.
 
         It changes the schedule.
         """

@@ -46,7 +46,7 @@ class Clock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Let `seconds` pass."""
         self.now += seconds
 
 
@@ -109,7 +109,7 @@ class CountedTarget:
 
 
 class RecordedEnd(IncrementalDetokenizer):
-    """Ends an answer after so many tokens, which neither the engine nor its policy is told."""
+    """Ends an answer after `length` tokens, which neither the engine nor its policy is told."""
 
     def __init__(self, length: int) -> None:
         super().__init__(lambda tokens: "")
@@ -218,7 +218,7 @@ def _offsets(sizes: NDArray[np.int64]) -> Int32s:
 
 
 class ClockedDrafter:
-    """A drafter whose drafts take simulated time: so many seconds for each request asked for."""
+    """A drafter whose drafts take simulated time: `seconds` for each request asked for."""
 
     def __init__(self, drafter: Drafter[Any], clock: Clock, seconds: float) -> None:
         self._drafter, self._clock, self._seconds = drafter, clock, seconds

@@ -9,8 +9,9 @@ A table is a JSON file:
 
 `rows` of a step are those of all its requests together: one for each, and one for each drafted
 token; `context` is the length of each text. A row may have a "measured" of its own. `prefill` (if
-it is there) is the time of a step that prefills so many tokens; without it they cost as much as
-other rows. `draft_seconds` is what drafting takes for one request, if it was measured.
+it is there) is the time of a step that prefills that number of tokens; without it
+they cost as much as other rows. `draft_seconds` is what drafting takes for one request, if it was
+measured.
 
 Between its points a table is interpolated so that more of anything never takes less time: by a
 fitted curve (`foresay.budget.cost`), held between the points that are nowhere larger and those that
@@ -38,8 +39,8 @@ _SMALLEST, _LARGEST = 1e-9, 1e12  # seconds, rows, tokens
 
 
 class CostPoint(NamedTuple):
-    """A timed step: so many requests, each with a text of `context` tokens, and `rows` rows of all
-    of them together.
+    """A timed step: requests, each with a text of `context` tokens, and `rows` rows of all of them
+    together.
     """
 
     requests: int

@@ -94,7 +94,7 @@ class Tail:
     """What an activity says about its tail.
 
     seconds        from the first begin to the last end
-    few            at most so many requests left are the tail
+    few            the tail is when at most this number of requests are left
     tail_seconds   in which at most `few`, and at least one, were left after the last moment with
                    more of them
     tail_share     of the seconds
@@ -141,7 +141,7 @@ def tail_of(activity: Activity, few: int = FEW) -> Tail:
     total = int(left.max(initial=0)) if activity.total is None else activity.total
 
     def until(most: float) -> float:
-        """From when on at most so many were left."""
+        """From when on at most `most` were left."""
         more = np.flatnonzero(left > most)
         return float(times[more[-1] + 1]) if len(more) else 0.0
 

@@ -91,7 +91,9 @@ def edge(
     tree: Annotated[
         bool, typer.Option("--tree", help="Send whole trees where nothing is in flight.")
     ] = False,
-    pad: Annotated[int, typer.Option(help="Pad messages to a multiple of so many bytes.")] = 0,
+    pad: Annotated[
+        int, typer.Option(help="Pad messages to a multiple of this number of bytes.")
+    ] = 0,
     json_frames: Annotated[
         bool, typer.Option("--json-frames", help="JSON on the wire, to debug with.")
     ] = False,

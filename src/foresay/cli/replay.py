@@ -42,7 +42,7 @@ def replay(
     epochs: Annotated[
         int,
         typer.Option(
-            help="Deal each group's samples out over so many epochs, the later ones with the "
+            help="Epochs over which each group's samples are dealt out, the later ones with the "
             "answers of the earlier ones to draft from; needs --share all."
         ),
     ] = 1,

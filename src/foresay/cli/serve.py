@@ -94,12 +94,14 @@ def serve(
         float, typer.Option(help="Seconds for running answers after SIGTERM.", min=0)
     ] = 30.0,
     pad: Annotated[
-        int, typer.Option(help="Stream in multiples of so many bytes; 0: no padding.", min=0)
+        int, typer.Option(help="Bytes of which every write is a multiple; 0: no padding.", min=0)
     ] = 0,
     every: Annotated[
-        float, typer.Option(help="Stream every so many seconds; 0: at once.", min=0)
+        float, typer.Option(help="Seconds between two writes; 0: at once.", min=0)
     ] = 0.0,
-    coalesce: Annotated[int, typer.Option(help="Stream by so many tokens; 0: at once.", min=0)] = 0,
+    coalesce: Annotated[
+        int, typer.Option(help="Tokens that a write waits for; 0: at once.", min=0)
+    ] = 0,
     hide: Annotated[
         bool, typer.Option("--hide-acceptance", help="Hide acceptance statistics from clients.")
     ] = False,

@@ -40,7 +40,9 @@ def simulate(
         int | None, typer.Option(help="Nodes of threshold (3 if not given) and fixed (8).")
     ] = None,
     batch: Annotated[int, typer.Option(help="Most requests with which threshold drafts.")] = 8,
-    few: Annotated[int, typer.Option(help="At most so many requests left are the tail.")] = FEW,
+    few: Annotated[
+        int, typer.Option(help="The tail is when at most this number of requests are left.")
+    ] = FEW,
     replicas: Annotated[int, typer.Option(help="Engines, each with whole groups.")] = 1,
     spread: Annotated[
         Literal["round", "length"],

@@ -18,7 +18,9 @@ def tail(
         Path,
         typer.Argument(help="JSON lines: steps {time, running} or requests {begin, end}."),
     ],
-    few: Annotated[int, typer.Option(help="At most so many requests left are the tail.")] = FEW,
+    few: Annotated[
+        int, typer.Option(help="The tail is when at most this number of requests are left.")
+    ] = FEW,
     plot: Annotated[
         Path | None, typer.Option(help="Write the requests left over time as SVG.")
     ] = None,

@@ -107,7 +107,7 @@ class ExternalState:
             gone += [_after(at, token) for token in tokens]
 
     def tree(self, most: int) -> Draft:
-        """The nodes that continue the text, level by level, at most so many."""
+        """The nodes that continue the text, level by level, at most `most`."""
         tokens, parents = list[int](), list[int]()
         level = [] if self.here is None else [(-1, self.here)]
         while level and len(tokens) < most:

@@ -54,7 +54,7 @@ class MtpHead:
         return features.to(self._weight.dtype)
 
     def room(self, texts: int, places: int) -> Kept:
-        """For so many rows of each text."""
+        """For `places` rows of each text."""
         keys, values = (
             self._weight.new_zeros(texts, heads, places, width) for heads, width in self._kept
         )

@@ -58,7 +58,7 @@ class SelfDrafter(DecodingDrafter):
     ) -> None:
         super().__init__(None, shape=shape, choice=choice, memory=memory)
         self._layers = layers
-        self._lent: dict[int, TextKv] | None = None  # by state, while a loan lasts
+        self._shared: dict[int, TextKv] | None = None  # by state, while it is shared
         if target is not None:
             self._skip(target)
 
@@ -85,33 +85,33 @@ class SelfDrafter(DecodingDrafter):
         self, target: Target, states: Sequence[RequestState], kvs: Sequence[TextKv], /
     ) -> None:
         """What `target` has stored of each state's text, for the proposals that follow, until it is
-        called again: with nothing to end the loan. Tokens that are drafted are stored behind the
-        text, which the lender has to cut.
+        called again: with nothing to end it. Tokens that are drafted are stored behind the
+        text, which the target has to cut.
 
         Raises: StateError, InputError for lengths that differ.
         """
         alive = as_states(states, RequestState, self)
         check_lengths(len(alive), len(kvs), "kvs")
         model: Any = self.model
-        lent = {id(state): kv for state, kv in zip(alive, kvs, strict=True)}
-        self._lent = lent if lent and model.target is target else None
+        shared = {id(state): kv for state, kv in zip(alive, kvs, strict=True)}
+        self._shared = shared if shared and model.target is target else None
 
     def propose(self, states: Sequence[RequestState], budgets: Sequence[int], /) -> list[Draft]:
-        """A draft for each state, behind what was lent of it, if anything was.
+        """A draft for each state, behind what is shared of it, if anything is.
 
         Raises: as `ModelDrafter.propose`.
         """
-        lent = self._lent
-        if lent is None:
+        shared = self._shared
+        if shared is None:
             return super().propose(states, budgets)
         alive = as_states(states, RequestState, self)
         checked = as_budgets(budgets, len(alive))
         try:
             for at, state in enumerate(alive):
-                kv = lent.get(id(state))
-                # More than that are drafted tokens of this loan, which are cut before the draft.
+                kv = shared.get(id(state))
+                # More than that are drafted tokens of this step, which are cut before the draft.
                 if kv is not None and kv.length >= len(state.text) - 1:
-                    state.borrow(kv, self.model.version)
+                    state.share(kv, self.model.version)
                 else:
                     checked[at] = 0
             return super().propose(alive, checked)
@@ -120,8 +120,8 @@ class SelfDrafter(DecodingDrafter):
                 state.forget()
 
     def _make_room(self, asked: Sequence[tuple[RequestState, int]]) -> set[RequestState]:
-        """What is lent takes no memory of this drafter."""
-        return super()._make_room(asked) if self._lent is None else {state for state, _ in asked}
+        """What is shared takes no memory of this drafter."""
+        return super()._make_room(asked) if self._shared is None else {state for state, _ in asked}
 
     def _skip(self, target: Target) -> None:
         from foresay.models.skipping import SkippingTarget, layers_of

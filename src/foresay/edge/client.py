@@ -58,7 +58,7 @@ class EdgeClient(ClientOptions):
     dropout          with a gate, passes with dropout of such a model, for the variance; 0: none
     decode           token ids to text, for the gate's rules
     tree             where nothing is in flight, a whole tree is sent
-    pad              0, or messages of both sides are padded to a multiple of so many bytes
+    pad              0, or messages of both sides are padded to a multiple of this number of bytes
     json             messages are JSON, to debug with
     connect_seconds  for one try to connect
     silent_seconds   without a message, after which a connection counts as lost; None: for ever

@@ -146,7 +146,7 @@ class Connection:
 
     async def receive(self, seconds: float | None) -> Message:
         """The next message; a frame that is none is a lost connection too. Raises: also Lost if
-        nothing came for so many seconds, and what `raise_error` raises.
+        nothing came for `seconds`, and what `raise_error` raises.
         """
         try:
             frame = await asyncio.wait_for(self._socket.recv(), seconds)

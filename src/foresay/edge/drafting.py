@@ -180,7 +180,7 @@ class EdgeDrafts:
         self.seconds += perf_counter() - began
 
     def propose(self, budget: int) -> Proposal:
-        """What follows the observed text, with at most so many nodes; empty after an error."""
+        """What follows the observed text, with at most `budget` nodes; empty after an error."""
         began = perf_counter()
         draft, sources, signals = Draft.empty(), (), None
         if self.error is None and budget > 0:
@@ -327,7 +327,7 @@ def write_edge_only(
     """What the edge's model writes after a text where the cloud cannot be reached: tokens, and at
     the end the finish reason. This is not the target model: nothing of it enters an `EdgeText`.
 
-    tokens: so many at most; ends: ids that end it. Stop strings are not looked for. Each step
+    tokens: how many at most; ends: ids that end it. Stop strings are not looked for. Each step
     blocks for as long as the model takes. Raises: StreamError if the model cannot go on.
     """
     # One more: a drafter leaves the last token of an answer to the target.

@@ -157,7 +157,7 @@ class Gate:
         """What to send now, and how far to draft on.
 
         hard     of all tokens without a verdict, in order: the first `sent` of them were sent
-        k        the length of a block: so many tokens are sent even if none is hard
+        k        the length of a block: the tokens that are sent even if none is hard
         window   how many tokens may be without a verdict at a time
         done     the drafter has no more tokens
 

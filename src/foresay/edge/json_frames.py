@@ -66,7 +66,7 @@ class Frames:
         return encode_json(message, vocabulary=self.vocabulary, stream=self.stream, pad=self.pad)
 
     def read(self, frame: bytes | str, most: int = MAX_FRAME) -> Message:
-        """The message in a frame of at most so many bytes. Raises: InputError."""
+        """The message in a frame of at most `most` bytes. Raises: InputError."""
         if not isinstance(frame, str):
             return decode(frame, side=self.side, most=most)
         vocabulary, stream = self.vocabulary, self.stream

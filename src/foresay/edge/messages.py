@@ -98,7 +98,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     stop                stop strings
     stop_ids            stop token ids
     ignore_eos          continue after tokens that end an answer
-    min_tokens          nothing ends an answer before it has so many tokens
+    min_tokens          nothing ends an answer with fewer tokens
     """
 
     temperature: Annotated[float, Meta(ge=0.0, le=1e6)] = field(default=1.0, name="temp")
@@ -150,7 +150,7 @@ class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_f
     seed        of the noise; none: the cloud draws one
     max_tokens  the answer ends after this many
     wait        how long the cloud waits for drafts; empty: the cloud chooses
-    pad         0, or every later message of both sides is padded to a multiple of so many bytes
+    pad         0, or all later messages are padded to a multiple of this number of bytes
     padding     zero bytes that fill the frame
     """
 
@@ -267,7 +267,7 @@ class Commit(msgspec.Struct, array_like=True, tag=4, frozen=True, forbid_unknown
     tokens     packed ids, the last ones before upto
     check      CRC-32 of the prefix up to upto and of this message; see Checks
     seq        the latest draft that has arrived; 0: none
-    accepted   so many tokens of that draft are committed so far; 0 also if hidden
+    accepted   tokens of that draft that are committed so far; 0 also if hidden
     examined   these, and the first one that was rejected; 0 also if hidden
     drafted    tokens of that draft; 0 also if hidden
     pending    tokens up to upto that are not in the cloud's KV cache; 0: hidden, or at the end

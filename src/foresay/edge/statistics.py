@@ -83,8 +83,8 @@ class StreamStatistics:
     _cloud_kv: dict[int, int] = field(default_factory=dict, repr=False)  # by position
 
     def note_cloud_kv(self, position: int, length: int | None) -> None:
-        """The cloud has committed up to there, and has so many tokens in its KV cache; None: it did
-        not tell.
+        """The cloud has committed up to there, and has `length` tokens in its KV cache; None: it
+        did not tell.
 
         After a round it has all of the text but its last token, which the next step reads. A draft
         model on the edge has the same; or one token less where its whole draft was accepted, since

@@ -177,7 +177,7 @@ class EdgeText:
         return hash_after(tokens, self._prefix.at(self._first(upto, len(tokens))))
 
     def _first(self, upto: int, count: int) -> int:
-        """Where so many tokens begin that end at `upto`.
+        """Where `count` tokens begin that end at `upto`.
 
         Raises: GapError outside of the answer, or if tokens are missing before them.
         """

@@ -35,7 +35,7 @@ class CheckedDrafter:
     """A drafter whose answers are checked.
 
     drafter       None: no drafts
-    target        drafted tokens outside of its vocabulary are dropped; drafters may borrow its keys
+    target        drafted tokens outside of its vocabulary are dropped; drafters may share its keys
                   and values
     tokenizer_hash  of the target's tokenizer, if it is known: a drafter of another one refuses
     with_sources  whether to ask where drafted tokens came from

@@ -147,7 +147,7 @@ def _timed(target: Target, kind: _Kind, kvs: list[TextKv]) -> float:
 
 
 def _texts(target: Target, size: int) -> list[TextKv]:
-    """A text of so many stored tokens, as often as one step may need it. What is stored is made up:
+    """A text of `size` stored tokens, as often as one step may need it. What is stored is made up:
     attention takes as long, and a real prefill would take longer than all that is timed.
     """
     first = target.open_filled(size)

@@ -88,5 +88,5 @@ class Pages:
 
 
 def pages_of(tokens: int) -> int:
-    """How many pages so many tokens need."""
+    """How many pages these tokens need."""
     return -(-tokens // PAGE)

@@ -75,7 +75,7 @@ class Scheduler:
             # Requests preempted for another are not running any more.
             if request in self.running and not request.paused:
                 if request.kv is not None and request.stored >= len(request):
-                    request.kv.cut(len(request) - 1)  # drafted tokens of an interrupted loan
+                    request.kv.cut(len(request) - 1)  # what a drafter that shares it left there
                 self._hold(request, len(request) + 1)
         ready = [request for request in self.running if not request.paused][: self.max_running]
         room = self.max_running - len(ready)
@@ -104,7 +104,7 @@ class Scheduler:
         return all(request.paused for request in chain(self.running, self.waiting))
 
     def reserve(self, request: Request, nodes: int) -> bool:
-        """Hold memory for so many drafted tokens after the request's text; False if there is none.
+        """Hold memory for `nodes` drafted tokens after the request's text; False if there is none.
 
         Mutates: the pages, which the request holds until its next step.
         """

@@ -20,7 +20,7 @@ class IncrementalDetokenizer:
 
     decode  token ids to text
     stops   stop strings; the first to be complete ends the answer, and is not part of the text
-    least   a stop string that is complete within the first so many tokens ends nothing
+    least   a stop string that is complete within this number of tokens ends nothing
 
     Raises: what `decode` raises.
     """

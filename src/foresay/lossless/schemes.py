@@ -78,7 +78,7 @@ def match(
     chance: Chance,
     key: Callable[[SchemeStep, int], int] = lambda s, d: s.position + d,
 ) -> list[int]:
-    """Rule match. `key` says which position's noise follows a path of so many tokens."""
+    """Rule match. `key` says which position's noise follows a path of that depth."""
     depths = [*step.tree.depths, 0]  # the last is the text's, where node -1 points
 
     def choose(node: int) -> int:

@@ -96,7 +96,7 @@ class ToyTarget:
         return ToyKv()
 
     def open_filled(self, tokens: int) -> ToyKv:
-        """As if so many tokens were stored."""
+        """As if `tokens` of a text were stored."""
         kv = ToyKv()
         kv.stored = [0] * tokens
         return kv

@@ -78,7 +78,7 @@ def prove_function(
     total_variation: float = 0.05,
 ) -> Iterator[Check]:
     """The checks of a user's function: with drafts that were all sampled, and with chosen ones too.
-    With `coins` in so many cases; with `rng` so that a bias of this total variation is found.
+    With `coins` in that number of cases; with `rng` so that a bias of `total_variation` is found.
 
     Raises: InputError if its fifth parameter is neither `coins` nor `rng`.
     """

@@ -117,7 +117,7 @@ class SkippingTarget:
 
 
 def model_with(model: Any, layers: int, kept: Sequence[int]) -> Any:
-    """A model of transformers that has so many layers, with the layers `kept` alone.
+    """A model of transformers that has `layers` of them, with the layers `kept` alone.
 
     Raises: UnsupportedModel for one whose list of layers is not found.
     """

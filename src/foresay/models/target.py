@@ -106,7 +106,7 @@ class Target(Protocol):
         ...
 
     def open_filled(self, tokens: int) -> TextKv:
-        """As if so many tokens were stored; what is stored is made up, for timing."""
+        """As if `tokens` of a text were stored; what is stored is made up, for timing."""
         ...
 
     def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:

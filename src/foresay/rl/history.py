@@ -89,7 +89,7 @@ class PromptHistory:
             self._drop_oldest()
 
     def latest(self, prompt: IntsLike, tokens: int) -> list[Int32s]:
-        """The latest answers to a prompt that together have at most so many tokens, the oldest
+        """The latest answers to a prompt that together have at most `tokens`, the oldest
         first.
         """
         found: list[Int32s] = []

@@ -69,7 +69,7 @@ class Rollouts:
     target         the model
     drafter        "suffix", another name of a drafter, a Drafter, or None
     policy         how many drafted tokens are verified, as in `Engine`
-    versions       answers of so many versions before the present one are drafted from
+    versions       versions before the present one, whose answers are drafted from
     history_bytes  limit of the answers that are kept by prompt, of those that are kept for all
                    prompts together, and of what groups get to draft from of the former
     order          "stagger": one sample of every prompt begins before the second of any, which is

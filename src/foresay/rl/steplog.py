@@ -17,7 +17,7 @@ from foresay.counts import acceptance, tokens_per_step
 __all__ = ["FEW", "RolloutStats", "StepRecord", "few_of", "write_steps"]
 
 FEW = 8
-"""At most so many requests left are the tail."""
+"""The tail is when at most this number of requests are left."""
 
 
 def few_of(requests: int) -> int:

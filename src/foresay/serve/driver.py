@@ -185,7 +185,7 @@ class Driver:
         self._thread.join(5.0)  # seconds; a step may take longer
 
     def admit(self, answers: int, tenant: str | None) -> None:
-        """Check that so many more answers can be admitted.
+        """Check that this number of answers more can be admitted.
 
         Raises: Refused.
         """

@@ -76,7 +76,7 @@ class RequestState:
         return [] if before is None or not tokens else [now - before]
 
     def chunk(self, seconds: float) -> Chunk:
-        """What was not sent to the client yet, after a step of so many seconds.
+        """What was not sent to the client yet, after a step of `seconds`.
 
         Mutates: the state: the chunk counts as sent.
         """

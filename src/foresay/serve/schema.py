@@ -320,7 +320,7 @@ class TokenizerInfo(Answer):
 
 
 class Totals(Answer):
-    """What all steps did for a tenant; accepted_lengths: how often so many were accepted."""
+    """What all steps did for a tenant; accepted_lengths: how often that number was accepted."""
 
     steps: Count
     answers_in_steps: Count

@@ -26,9 +26,9 @@ __all__ = ["Shield"]
 class Shield:
     """How the acceptance of a stream is hidden.
 
-    pad       every write has a multiple of so many bytes; 0: no padding
+    pad       every write has a multiple of this number of bytes; 0: no padding
     every     seconds from one write to the next, with or without new text; 0: at once
-    coalesce  a write waits for so many tokens; 0: for none
+    coalesce  a write waits for this number of tokens; 0: for none
     hide      clients do not get drafted, accepted and sources
 
     Raises: InputError when constructed.

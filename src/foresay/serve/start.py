@@ -43,7 +43,7 @@ class ServeSettings:
 
 
 def tenant_room(tenants: int, tenant_bytes: int) -> Room:
-    """Memory for so many tenants, each with a history of so many bytes. No tenant can evict
+    """Memory for `tenants`, each with a history of `tenant_bytes`. No tenant can evict
     another's history: there is room for all.
     """
     tenants = max(tenants, 1)
@@ -56,7 +56,7 @@ def tenant_room(tenants: int, tenant_bytes: int) -> Room:
 
 
 def tenant_drafter(tenants: int, tenant_bytes: int, corpus: Any = None) -> SuffixDrafter:
-    """The default drafter, with memory for so many tenants.
+    """The default drafter, with memory for `tenants`.
 
     Raises: InputError, CorpusError.
     """

@@ -22,7 +22,7 @@ class Share:
 
     answers   that got tokens, counted once per step
     drafts    of those, that had drafted tokens to verify
-    lengths   how many answers had so many tokens accepted, by that number
+    lengths   by the number of accepted tokens, how many answers had it
     seconds   of a step by phase: its time is divided equally among its requests
     """
 

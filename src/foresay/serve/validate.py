@@ -203,7 +203,7 @@ class Validator:
             limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
 
     def check_size(self, size: int, most: Most, param: str) -> None:
-        """Refuse a prompt of so many tokens that leaves no room for the answer. Raises: Refused."""
+        """Refuse a prompt of `size` tokens that leaves no room for the answer. Raises: Refused."""
         if not size:
             raise Refused(400, "the prompt is empty; expected at least 1 token", param=param)
         if size + 1 > self.context:

@@ -30,12 +30,12 @@ _ROWS = 2048  # rows of logits over the whole vocabulary that are computed at on
 class _Rows:
     """Some rows of a batch.
 
-    law        the target's distribution [R, vocabulary]
+    probs      the target's distribution [R, vocabulary]
     logits     the models' own, [R, vocabulary] each
     in_answer  bool[R]: whether the next token is one of the answer
     """
 
-    law: Tensor
+    probs: Tensor
     logits: list[Tensor]
     in_answer: Tensor
 
@@ -63,10 +63,10 @@ def _rows(
     chosen = [part[text].split(_ROWS) for part in (last, answer, *states)]
     for target, in_answer, *own in zip(*chosen, strict=True):
         with torch.no_grad():
-            law = (target @ teacher.output.T).float().softmax(-1)
+            probs = (target @ teacher.output.T).float().softmax(-1)
         with torch.autocast("cuda", torch.bfloat16, enabled=wide):
             logits = [part @ output.T for part, output in zip(own, outputs, strict=True)]
-        yield _Rows(law, logits, in_answer)
+        yield _Rows(probs, logits, in_answer)
 
 
 def loss_of(
@@ -81,10 +81,10 @@ def loss_of(
     total, weight = torch.zeros(2, device=batch.tokens.device)
     for row in _rows([model], teacher, batch, earlier):
         own = row.logits[0].float().log_softmax(-1)
-        losses = -(row.law * own).sum(-1)
+        losses = -(row.probs * own).sum(-1)
         weights = torch.ones_like(losses)
         if earlier:
-            weights[_hits(row.law, row.logits[1:])] = covered
+            weights[_hits(row.probs, row.logits[1:])] = covered
         total, weight = total + (losses * weights).sum(), weight + weights.sum()
     mean: Tensor = total / weight
     return mean
@@ -119,15 +119,15 @@ def measure(
     alone, together = torch.zeros(2, count, dtype=torch.double)
     for batch in batches:
         for found in _rows(models, teacher, batch):
-            law = found.law[found.in_answer]
+            probs = found.probs[found.in_answer]
             logits = [own[found.in_answer].float() for own in found.logits]
             last = logits[-1].log_softmax(-1)
-            loss -= (law * last).sum().cpu()
-            overlap += torch.minimum(law, last.exp()).sum().cpu()
-            rows += len(law)
+            loss -= (probs * last).sum().cpu()
+            overlap += torch.minimum(probs, last.exp()).sum().cpu()
+            rows += len(probs)
             for at in range(count):
-                alone[at] += _hits(law, logits[at : at + 1]).sum().cpu()
-                together[at] += _hits(law, logits[: at + 1]).sum().cpu()
+                alone[at] += _hits(probs, logits[at : at + 1]).sum().cpu()
+                together[at] += _hits(probs, logits[: at + 1]).sum().cpu()
     return Measured(
         float(loss / rows),
         (alone / rows).tolist(),
@@ -136,9 +136,9 @@ def measure(
     )
 
 
-def _hits(law: Tensor, logits: Sequence[Tensor]) -> Tensor:
+def _hits(probs: Tensor, logits: Sequence[Tensor]) -> Tensor:
     """bool[R]: whether the target's likeliest token is the likeliest of one of the models."""
-    likeliest = law.argmax(-1)
+    likeliest = probs.argmax(-1)
     found = torch.zeros_like(likeliest, dtype=torch.bool)
     for own in logits:
         found |= own.argmax(-1) == likeliest

@@ -170,16 +170,16 @@ class _Training:
         features, last = self.teacher.states(batch.tokens, batch.is_text, head.shape.layers)
         features, ids, last = _pairs(batch, features, last)
         valid, places = batch.valid, torch.arange(batch.valid.shape[1], device=self.device)
-        laws, likeliest = self._laws(last, valid)
+        probs, likeliest = self._probs(last, valid)
         wide = self.device.startswith("cuda")
         with torch.set_grad_enabled(learn), torch.autocast("cuda", torch.bfloat16, enabled=wide):
             total, weight, hits, rows = torch.zeros((), device=self.device), 0.0, [], []
             for step, output in enumerate(unrolled(head, features, ids, steps)):
                 counted = valid & (places >= step)
                 logits = head.logits(output[counted])
-                law = laws[counted[valid]]
-                if len(law):
-                    losses = -(law.float() * logits.log_softmax(-1)).sum(-1)
+                wanted = probs[counted[valid]]
+                if len(wanted):
+                    losses = -(wanted.float() * logits.log_softmax(-1)).sum(-1)
                     share = self.settings["decay"] ** step
                     total, weight = total + share * losses.mean(), weight + share
                 hits.append((head.tokens[logits.argmax(-1)] == likeliest[counted[valid]]).sum())
@@ -187,15 +187,15 @@ class _Training:
         return total / max(weight, 1e-9), torch.stack(hits), torch.stack(rows)
 
     @torch.no_grad()
-    def _laws(self, last: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    def _probs(self, last: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The target's probabilities of the tokens that the head drafts, for each valid row, and
         its likeliest token of all."""
-        laws, likeliest = [], []
+        probs, likeliest = [], []
         for rows in torch.split(last[valid], _ROWS):
-            law = (rows @ self.teacher.output.T).float().softmax(-1)
-            laws.append(law[:, self.head.tokens].to(rows.dtype))
-            likeliest.append(law.argmax(-1))
-        return torch.cat(laws), torch.cat(likeliest)
+            prob = (rows @ self.teacher.output.T).float().softmax(-1)
+            probs.append(prob[:, self.head.tokens].to(rows.dtype))
+            likeliest.append(prob.argmax(-1))
+        return torch.cat(probs), torch.cat(likeliest)
 
     @torch.no_grad()
     def scale_output(self, traces: Sequence[Trace]) -> None:

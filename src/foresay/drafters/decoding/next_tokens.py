@@ -37,7 +37,7 @@ __all__ = ["NextTokens", "Row", "Way", "distributions", "next_tokens"]
 
 Way: TypeAlias = Literal["likeliest", "coupled", "sampled"]
 _CANDIDATES = 256
-"""Of coupled tokens the first is exact; the next are sought among so many likely ones."""
+"""Of coupled tokens the first is exact; the next are sought among the likeliest, of this number."""
 
 
 class Row(NamedTuple):

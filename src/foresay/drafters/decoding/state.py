@@ -104,7 +104,7 @@ class RequestState:
             self._kv, self._version = target.open(), target.version
         return self._kv
 
-    def borrow(self, kv: TextKv, version: int) -> None:
+    def share(self, kv: TextKv, version: int) -> None:
         """Go on behind what somebody else has stored of this text, all but its last token, with
         weights of this version; until `forget`."""
         self._kv, self._version, self._ahead = kv, version, []

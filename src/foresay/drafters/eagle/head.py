@@ -149,7 +149,7 @@ class EagleHead(nn.Module):
         return rows
 
     def room(self, texts: int, places: int) -> Kept:
-        """For so many rows of each text."""
+        """For `places` rows of each text."""
         size = (texts, self.shape.kv_heads, places, self.shape.head_dim)
         return Kept(self.fc.weight.new_zeros(size), self.fc.weight.new_zeros(size))
 

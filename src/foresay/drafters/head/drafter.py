@@ -261,7 +261,7 @@ class HeadDrafter:
             state.unread = len(unread)
 
     def _padded(self, states: Sequence[HeadState], room: int) -> Kept:
-        """What was kept of each, with room for so many rows behind the longest."""
+        """What was kept of each, with room for `room` rows behind the longest."""
         kept = self._head.room(len(states), max(state.read for state in states) + room)
         for at, state in enumerate(states):
             if state.keys is not None and state.values is not None:

@@ -62,7 +62,7 @@ class Head(Protocol):
         ...
 
     def room(self, texts: int, places: int) -> Kept:
-        """For so many rows of each text."""
+        """For `places` rows of each text."""
         ...
 
     def read(

@@ -26,8 +26,8 @@ from foresay.drafters.head.head import Head, Kept
 __all__ = ["Context", "Noise", "Process", "grow"]
 
 Noise = Callable[[int, Tensor], Tensor | None]
-"""noise(depth, tokens): what is added to the logits of the token ids [B, R, S] that stand so many
-tokens behind the text; None: nothing."""
+"""noise(depth, tokens): what is added to the logits of the token ids [B, R, S] that stand
+`depth` tokens behind the text; None: nothing."""
 Process = Callable[[Tensor, Tensor], Tensor]
 """process(logits, paths): the processed logits [B, R, drafted], after the drafted token ids
 [B, R, depth] that lead to each row. Impossible tokens are -inf."""

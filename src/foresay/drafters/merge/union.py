@@ -236,7 +236,7 @@ def learn(merge: _core.TreeMerge, states: Sequence[MergeState], batch: VerdictBa
 
 
 def same_text(texts: Sequence[Int32s], drafters: int) -> Int32s:
-    """The text of a request, as those of so many drafters hold it that keep it.
+    """The text of a request, as those of its `drafters` hold it that keep it.
 
     Raises: StateError if these differ, InputError if there is none.
     """

@@ -1,7 +1,7 @@
 """RecycleDrafter: Token Recycling.
 
 drafter    RecycleDrafter
-laws_file  what it knows, as a file
+table_file  what it knows, as a file
 """
 
 from foresay.drafters.recycle.drafter import RecycleDrafter

@@ -30,7 +30,7 @@ from foresay.drafter import (
     check_native,
     known_noise,
 )
-from foresay.drafters.recycle.laws_file import Laws, Tokens, read_laws, write_laws
+from foresay.drafters.recycle.table_file import Tokens, TopKTable, read_table, write_table
 from foresay.errors import InputError, TokenizerMismatch
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -89,9 +89,9 @@ class RecycleDrafter:
         self._tokens = 0  # of all requests' texts
         self._warm = None if warm is None else Path(warm)
         if self._warm is not None:
-            laws = read_laws(self._warm, k)
-            self._core.add_table(None, laws.keys, laws.tokens, laws.levels)
-            self._of = laws.of
+            table = read_table(self._warm, k)
+            self._core.add_table(None, table.keys, table.tokens, table.levels)
+            self._of = table.of
 
     needs_target = False
 
@@ -253,4 +253,4 @@ class RecycleDrafter:
 
         Raises: OSError.
         """
-        write_laws(Path(path), Laws(*self._core.table(tenant), self._of), self.wants.topk)
+        write_table(Path(path), TopKTable(*self._core.table(tenant), self._of), self.wants.topk)

@@ -45,7 +45,7 @@ __all__ = ["RESTARTS", "WITHIN", "WorkerDrafter", "WorkerState"]
 RESTARTS = 3
 """A process that fails more often than this …"""
 WITHIN = 60.0
-"""… within so many seconds is not started again."""
+"""… within this time, in seconds, is not started again."""
 
 _GRACE = 0.1  # seconds to read an answer, where its time was spent before we came to read it
 

@@ -53,7 +53,7 @@ class Frame:
         return value
 
     def expect(self, arrays: int) -> list[NDArray[Any]]:
-        """The arrays, so many. Raises: WorkerError."""
+        """The arrays, of which there must be this number. Raises: WorkerError."""
         if len(self.arrays) != arrays:
             raise WorkerError(
                 f"a message {self.kind!r} has {len(self.arrays)} arrays; expected {arrays}"
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
 
 
 def send(sock: socket.socket, frame: bytes, seconds: float | None) -> None:
-    """Write a frame within so many seconds; None: however long it takes. Raises: WorkerError."""
+    """Write a frame within `seconds`; None: however long it takes. Raises: WorkerError."""
     try:
         sock.settimeout(seconds)
         sock.sendall(frame)

@@ -110,7 +110,7 @@ class Chain:
         self._draft: Int32s = np.empty(0, np.int32)
 
     def after(self, text: Int32s, most: int) -> Int32s:
-        """A draft of at most so many tokens.
+        """A draft of at most `most` tokens.
 
         Mutates: the drafter observes what is new in the text. Raises: as the drafter.
         """

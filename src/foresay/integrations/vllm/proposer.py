@@ -235,7 +235,7 @@ class SuffixProposer:
             self._drafter.drop_group(group)
 
     def _most_of(self, rows: int) -> int:
-        """The most tokens of a draft in a step of so many requests."""
+        """The most tokens of a draft in a step of this number of requests."""
         most = self._most
         for first, drafted in self._by_rows:
             if first <= rows:
@@ -243,7 +243,7 @@ class SuffixProposer:
         return most
 
     def _draft(self, texts: list[Request], rows: Rows, most: int) -> list[list[int]]:
-        """Observe what the rows got, and draft what follows, at most so many tokens each."""
+        """Observe what the rows got, and draft what follows, at most `most` tokens each."""
         self._nodes, begun = 0, clock()
         no_path = np.zeros(len(rows) + 1, np.int32)
         verdicts = VerdictBatch._trusted(rows.tokens, rows.offsets, _NO_PATH, no_path)

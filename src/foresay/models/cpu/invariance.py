@@ -51,7 +51,7 @@ def _in_whole_vectors(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor]
 
 
 def _is_whole(size: int) -> bool:
-    """Whether each thread's share of so many numbers is made of whole vectors."""
+    """Whether each thread's share of `size` numbers is made of whole vectors."""
     threads = torch.get_num_threads()
     shares = min(threads, -(-size // _GRAIN)) or 1
     if size > _GRAIN_OF_GELU:

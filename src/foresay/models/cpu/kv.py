@@ -22,7 +22,7 @@ def bytes_per_token(kv: Kv) -> int:
 def filled_kv(
     kv: Kv, shapes: Sequence[tuple[int, int, int]], dtype: torch.dtype, tokens: int
 ) -> Kv:
-    """`kv`, with keys and values of so many tokens that are made up, for timing."""
+    """`kv`, with keys and values of `tokens` that are made up, for timing."""
     rows = np.arange(tokens, dtype=np.int32)
     step = AttentionStep([kv], np.array([0, tokens], np.int32), rows - 1)
     chance = torch.Generator().manual_seed(1)  # torch's own generator belongs to the user

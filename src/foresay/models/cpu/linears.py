@@ -211,7 +211,7 @@ def multiplied_by_torch(model: nn.Module, *, packed: bool) -> bool:
 @torch.inference_mode()
 def row_ranges(layer: PackedLinear, most: int = _TRIED[-1]) -> tuple[RowRange, RowRange]:
     """The row counts, up to `most`, around a usual draft's that give the same bits, and those
-    around a part of a prompt's; the same range if all do, or if so many are not tried. Found by
+    around a part of a prompt's; the same range if all do, or if fewer are tried. Found by
     trying, on a layer of the same shape, since it is the shape by which the library chooses.
     """
     outs, ins = layer.out_features, layer.in_features

@@ -48,7 +48,7 @@ def runs_as_stored(model: StoredModel) -> bool:
 
 
 def decoder_of(model: StoredModel, threads: int = 1, progress: Progress = silent) -> LayeredDecoder:
-    """The decoder. It holds its own copy of the weights, read on so many threads.
+    """The decoder. It holds its own copy of the weights, read on `threads`.
 
     GIL: released while the matrices are read. Raises: ModelError naming the tensor that is damaged,
     or saying which sizes cannot be used; UnsupportedModel; what `progress` raises.

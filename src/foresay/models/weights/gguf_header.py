@@ -108,7 +108,7 @@ class Tensor:
 class Header:
     """What a GGUF file says of itself; arrays of strings are lists, arrays of numbers numpy.
 
-    end         where the header ends: the first so many bytes of the file say all this
+    end         where the header ends: the bytes before it say all this
     file_size   what the tensors were checked against
     """
 

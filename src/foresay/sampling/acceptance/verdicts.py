@@ -94,7 +94,7 @@ def one_each(own: Longs, failures: Mapping[int, ForesayError]) -> Verified:
 
 
 def cut(verified: Verified, sizes: Longs) -> Verified:
-    """The same verdicts, each with at most so many tokens: where a stop string ends an answer."""
+    """The same verdicts, each with at most `sizes` tokens: where a stop string ends an answer."""
     found = verified.verdicts
     lengths = np.minimum(sizes_of(found.offsets), sizes)
     if (lengths == sizes_of(found.offsets)).all():

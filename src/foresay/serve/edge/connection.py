@@ -189,7 +189,7 @@ class EdgeRoute:
         return stream, count
 
     async def _aside(self, tenant: str | None, size: int, work: Callable[[], T]) -> T:
-        """The result of the work; for so many bytes maybe in a thread, for the event loop's sake.
+        """The result of the work; for many bytes in a thread, for the event loop's sake.
 
         Raises: what the work raises.
         """

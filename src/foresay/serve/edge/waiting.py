@@ -55,7 +55,7 @@ class _Watched:
     trials: TrialAccount = field(default_factory=lambda: TrialAccount(_SHARE))
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A step committed so many tokens in so many seconds."""
+        """A step committed `tokens` in `seconds`."""
         mean, took = self.steps[self.drafted]
         rate = 1 / _MEMORY
         took = seconds if took == 0.0 else took + (seconds - took) * rate

@@ -1,4 +1,4 @@
-"""SelfDrafter and the keys and values that it borrows: they are the target's own afterwards."""
+"""SelfDrafter and the keys and values that it shares: they are the target's own afterwards."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def texts_of(kv: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_borrowed_keys_and_values_are_as_before(targets: dict[str, Target], kind: str) -> None:
+def test_shared_keys_and_values_are_as_before(targets: dict[str, Target], kind: str) -> None:
     """The drafter stores drafted tokens behind the target's own, and nothing of its own."""
     target = targets[kind]
     seen = []
 
     class Watched(SelfDrafter):
         def propose(self, states: Any, budgets: Any, /) -> Any:
-            kvs = list((self._lent or {}).values())
+            kvs = list((self._shared or {}).values())
             before = [(kv.length, texts_of(kv)) for kv in kvs]
             found = super().propose(states, budgets)
             for kv, (length, layers) in zip(kvs, before, strict=True):
@@ -75,7 +75,7 @@ def test_tokens_that_a_drafter_leaves_behind_are_cut(
         texts()
 
 
-def test_another_target_is_not_borrowed_from() -> None:
+def test_another_target_shares_nothing() -> None:
     """A drafter of one model for a target of the same shape: it has keys and values of its own."""
     target, other = (
         quickened(made(seed=seed, hidden_size=64, intermediate_size=96)) for seed in (1, 2)
@@ -106,8 +106,8 @@ def test_a_text_that_is_not_stored_gets_no_draft(targets: dict[str, Target]) -> 
         kv.cut(end)
 
 
-def test_a_loan_for_several_proposals(targets: dict[str, Target]) -> None:
-    """Two drafters of a merge borrow the same, and each is asked twice: all of them draft."""
+def test_shared_for_several_proposals(targets: dict[str, Target]) -> None:
+    """Two drafters of a merge share the same, and each is asked twice: all of them draft."""
     drafted: list[list[int]] = [[], []]
 
     class Asked(SelfDrafter):
@@ -125,23 +125,23 @@ def test_a_loan_for_several_proposals(targets: dict[str, Target]) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_the_loan_ends(targets: dict[str, Target], merged: bool) -> None:
+def test_sharing_ends(targets: dict[str, Target], merged: bool) -> None:
     """Also where a member of a merge was not asked: nothing keeps the memory of a request."""
     target = targets["q8_0"]
     own = SelfDrafter(layers=[0, 2])
     drafter: Any = MergeDrafter(NgramDrafter(), own) if merged else own
     engine = Engine(target, drafter, policy="fixed")
     answers(engine, MANY)
-    assert own._lent is None
+    assert own._shared is None
     request = engine.add(MANY[0][0], SAMPLED, seed=0)
     engine.step()
     assert request.kv is not None
     engine.run()
-    assert own._lent is None and own.bytes_used() == 0
+    assert own._shared is None and own.bytes_used() == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_interrupted_loan(targets: dict[str, Target], kind: str) -> None:
+def test_sharing_that_is_interrupted(targets: dict[str, Target], kind: str) -> None:
     """Drafted tokens that nobody could cut: the requests go on, and their texts are the same."""
     target = targets[kind]
     few = SkippingTarget(target, [0, 2])
@@ -185,5 +185,5 @@ def test_an_interrupt_while_it_drafts(targets: dict[str, Target]) -> None:
     while engine.busy:
         with suppress(KeyboardInterrupt):
             engine.step()
-        assert drafter._lent is None
+        assert drafter._shared is None
     assert [request.token_ids for request in requests] == wanted(target, MANY)

@@ -23,7 +23,7 @@ from foresay.arrays import Int32s
 from foresay.errors import InputError
 from foresay.files import whole_file
 
-__all__ = ["Laws", "Tokens", "read_laws", "write_laws"]
+__all__ = ["Tokens", "TopKTable", "read_table", "write_table"]
 
 _MAGIC = b"foresay laws 2\n"
 _OLD = b"foresay laws 1\n"
@@ -41,7 +41,7 @@ class Tokens(NamedTuple):
         return f"{self.vocabulary} tokens and the tokenizer {hashed}"
 
 
-class Laws(NamedTuple):
+class TopKTable(NamedTuple):
     """The content of a file. `of`: None if its drafter was never told of a target."""
 
     keys: NDArray[np.uint64]
@@ -50,12 +50,12 @@ class Laws(NamedTuple):
     of: Tokens | None
 
 
-def write_laws(path: Path, laws: Laws, k: int) -> None:
+def write_table(path: Path, table: TopKTable, k: int) -> None:
     """Write a file. Raises: OSError."""
-    arrays: tuple[NDArray[Any], ...] = laws[:3]
-    vocabulary, tokenizer = (None, None) if laws.of is None else laws.of
+    arrays: tuple[NDArray[Any], ...] = table[:3]
+    vocabulary, tokenizer = (None, None) if table.of is None else table.of
     hashed = None if tokenizer is None else tokenizer.hex()
-    head = {"k": k, "rows": len(laws.keys), "vocabulary": vocabulary, "tokenizer": hashed}
+    head = {"k": k, "rows": len(table.keys), "vocabulary": vocabulary, "tokenizer": hashed}
     content = json.dumps(head).encode() + b"\n"
     for array, dtype in zip(arrays, _DTYPES, strict=True):
         content += array.astype(dtype).tobytes()
@@ -63,7 +63,7 @@ def write_laws(path: Path, laws: Laws, k: int) -> None:
         part.write_bytes(_MAGIC + sha256(content).hexdigest().encode() + b"\n" + content)
 
 
-def read_laws(path: Path, k: int) -> Laws:
+def read_table(path: Path, k: int) -> TopKTable:
     """The content of a file, checked.
 
     Raises: InputError that names the file.
@@ -101,4 +101,4 @@ def read_laws(path: Path, k: int) -> Laws:
     keys, tokens, levels = (
         np.frombuffer(piece, dtype) for piece, dtype in zip(pieces, _DTYPES, strict=True)
     )
-    return Laws(keys.astype(np.uint64), tokens.astype(np.int32), levels.copy(), of)
+    return TopKTable(keys.astype(np.uint64), tokens.astype(np.int32), levels.copy(), of)

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from foresay import LLM, SamplingParams
+from foresay.engine import llm as engine_llm
 from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError, ModelError, TokenTypeError
 from foresay.models import weights
@@ -131,6 +132,16 @@ def test_wrong_settings_come_before_the_long_work(tmp_path: Path) -> None:
             LLM(tmp_path, dtype=wrong)
     with pytest.raises(ModelError, match="smollm2-135m"):
         LLM("smollm3-135m")
+
+
+def test_memory_where_no_system_tells_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = engine_llm._free_memory()
+
+    def missing(path: Path, *args: Any) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert engine_llm._free_memory() >= free > 1 << 20
 
 
 def test_the_engine_takes_no_text(llm: LLM) -> None:

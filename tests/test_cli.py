@@ -159,6 +159,14 @@ def test_version() -> None:
             ["replay", RECORDED, "--budget", 99999],
             "the budget is 99999 (--budget); expected 1 to 4096",
         ),
+        (
+            ["generate", "hi", "--drafter", "none", "--corpus", "x"],
+            "--corpus is 'x' and drafter is 'none'; expected a drafter that drafts from it",
+        ),
+        (
+            ["serve", "--drafter", "edge", "--corpus", "x"],
+            "corpus is 'x' and drafter is 'edge'; expected a drafter that drafts from it",
+        ),
         (["replay", RECORDED, "--lockstep", 0], "lockstep is 0; expected 1 or more"),
         (
             ["replay", RECORDED, "--drafter", "oracle"],

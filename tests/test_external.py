@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +13,9 @@ from hypothesis import strategies as st
 from explore import examples
 from foresay import Draft, Verdict
 from foresay.drafter import ExternalDraft, Source
+from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.drafters.external import MAX_EXTERNAL, ExternalDrafter, ExternalState, hash_after
+from foresay.engine.drafting import CheckedDrafter
 from foresay.errors import StateError
 
 Node = tuple[int, ...]
@@ -107,3 +112,12 @@ def test_a_finished_request_takes_no_draft() -> None:
     for call in (drafter.has_external_draft, drafter.sources, drafter.finish):
         with pytest.raises(StateError, match="finished before"):
             call(state)
+
+
+def test_a_merge_takes_external_drafts_where_a_member_does() -> None:
+    without = MergeDrafter(SuffixDrafter(), NgramDrafter())
+    within = MergeDrafter(MergeDrafter(SuffixDrafter(), ExternalDrafter()), NgramDrafter())
+    assert (without.external_drafts, within.external_drafts) == ("none", "also")
+    target: Any = SimpleNamespace(depth=1, vocabulary=10, version=0)
+    assert not CheckedDrafter(without, target).takes_external_drafts
+    assert CheckedDrafter(within, target).takes_external_drafts

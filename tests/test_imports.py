@@ -85,8 +85,9 @@ TORCH_FREE = {
         )
     ),
     *(f"edge/{name}" for name in ("__init__", "ids", "json_frames", "messages", "prefix", "wire")),
-    *(f"edge/{name}" for name in ("alone", "client", "connection", "drafting", "pace", "sending")),
-    *(f"edge/{name}" for name in ("settings", "statistics", "stream", "supply", "text")),
+    *(f"edge/{name}" for name in ("ahead", "client", "connection", "drafting", "gating", "link")),
+    *(f"edge/{name}" for name in ("preset", "settings", "statistics", "stream", "text")),
+    *("edge/text_patterns", "edge/text_rules", "drafters/lineup"),
     *("engine/proposal", "engine/text"),
     *(
         f"sampling/{name}"
@@ -100,6 +101,13 @@ TORCH_FREE = {
         )
     ),
 }
+
+
+def test_the_names_above_are_files() -> None:
+    drafters = {f"drafters/{name}" for name in MODEL_DRAFTERS}
+    sampling = {name.removeprefix("foresay.").replace(".", "/") for name in SAMPLING}
+    for name in TORCH_FREE | drafters | sampling:
+        assert (SRC / f"{name}.py").exists(), name
 
 
 def name_of(path: Path) -> str:

@@ -197,6 +197,13 @@ def test_bad_options(option: str, value: int) -> None:
         replay([trace([1], [2])], Scripted(), **options)
 
 
+@pytest.mark.parametrize(("option", "valid"), [("share", "none, group"), ("order", "file, sta")])
+def test_bad_choices(option: str, valid: str) -> None:
+    options: dict[str, Any] = {"budget": 4, option: "x"}
+    with pytest.raises(InputError, match=f"{option} is 'x'; expected one of {valid}"):
+        replay([trace([1], [2])], Scripted(), **options)
+
+
 GOOD = {"id": "a", "group": "g", "prompt": [1], "output": [2, 3]}
 
 

@@ -1,15 +1,15 @@
 """What a drafter can do beyond its four methods: one small protocol for each purpose.
 
 A drafter implements those it needs. `abilities_of` looks for them once, when the drafter is given
-to its engine; nothing else asks a drafter for a name. A drafter that wraps others has all that they
-may have, and does nothing where none of them has it.
+to its engine; nothing else asks a drafter for a name. A drafter that wraps others has those that
+it can pass on, and does nothing where none of them has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_type_hints
 
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import DraftBatch
@@ -180,6 +180,11 @@ class ChoosesWants(Protocol):
 
 class TakesExternalDrafts(Protocol):
     """Proposes drafts that come from outside."""
+
+    @property
+    def external_drafts(self) -> Literal["only", "also", "none"]:
+        """Whether it proposes nothing else, its own drafts too, or, a merge, none from outside."""
+        ...
 
     def add_external_draft(self, state: Any, text: Int32s, draft: ExternalDraft, /) -> int:
         """Keep a draft for this text so far, or for a later one. Returns how many nodes are new.

@@ -48,6 +48,11 @@ class Draft:
     __slots__ = ("parents", "probs", "scores", "tokens")
     __hash__ = None  # type: ignore[assignment]
 
+    tokens: Int32s
+    parents: Int32s
+    scores: Floats | None
+    probs: Floats | None
+
     def __init__(
         self,
         tokens: IntsLike,
@@ -125,6 +130,12 @@ class DraftBatch(Sequence[Draft]):
 
     __slots__ = ("offsets", "parents", "probs", "scores", "tokens")
     __hash__ = None  # type: ignore[assignment]
+
+    tokens: Int32s
+    parents: Int32s
+    offsets: Int32s
+    scores: Floats | None
+    probs: Floats | None
 
     def __init__(
         self,

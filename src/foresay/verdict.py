@@ -67,6 +67,9 @@ class TopK:
     __slots__ = ("logprobs", "tokens")
     __hash__ = None  # type: ignore[assignment]
 
+    tokens: Int32s
+    logprobs: Floats
+
     def __init__(self, tokens: Int32s, logprobs: Floats) -> None:
         arrays.check_table(tokens, "tokens", "int32", "rows", "k")
         arrays.check_table(logprobs, "logprobs", "float32", len(tokens), "k")
@@ -135,6 +138,11 @@ class Verdict:
     __slots__ = ("hidden", "path", "tokens", "topk")
     __hash__ = None  # type: ignore[assignment]
 
+    path: Int32s
+    tokens: Int32s
+    topk: TopK | None
+    hidden: Floats | None
+
     def __init__(
         self,
         path: IntsLike,
@@ -183,6 +191,14 @@ class VerdictBatch(Sequence[Verdict]):
 
     __slots__ = ("hidden", "offsets", "path", "path_offsets", "tokens", "topk", "topk_offsets")
     __hash__ = None  # type: ignore[assignment]
+
+    tokens: Int32s
+    offsets: Int32s
+    path: Int32s
+    path_offsets: Int32s
+    topk: TopK | None
+    topk_offsets: Int32s | None
+    hidden: Floats | None
 
     def __init__(
         self,

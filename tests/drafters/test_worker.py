@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -356,6 +357,18 @@ def test_a_fork_gets_a_worker_of_its_own() -> None:
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_parameters_of_any_kind_of_number(shared: WorkerDrafter) -> None:
+    other = shared.begin(TEXT)
+    params = SamplingParams(temperature=Fraction(1, 2), top_p=np.float32(0.5))  # type: ignore[arg-type]
+    state = shared.begin(TEXT, sampling=SeededParams(params, seed=np.int64(3)))
+    before = shared.restarts
+    assert shared.ready(20)
+    assert [len(draft) for draft in shared.propose([other, state], [1, 1])] == [1, 1]
+    assert shared.restarts == before
+    shared.finish(other)
+    shared.finish(state)
 
 
 def test_the_contract() -> None:

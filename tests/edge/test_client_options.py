@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -146,6 +147,14 @@ async def test_tls_where_there_is_none(said: bytes) -> None:
     with pytest.raises(StreamError, match=r"; try http:// if the server has no TLS"):
         await answered(url, VOCABULARY, PROMPT, params())
     server.close()
+
+
+def test_what_was_checked_cannot_be_changed() -> None:
+    client: Any = made(tree=True)
+    for name, value in {"tree": False, "retry_seconds": "x", "drafter": None}.items():
+        with pytest.raises(FrozenInstanceError, match=name):
+            setattr(client, name, value)
+    client.close()
 
 
 def test_what_is_valid_is_taken() -> None:

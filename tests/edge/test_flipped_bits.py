@@ -19,7 +19,8 @@ from edge.asking import answered
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.draft import Draft
 from foresay.edge import stream as stream_module
-from foresay.edge.client import Answer, EdgeClient
+from foresay.edge.ahead import DraftThread
+from foresay.edge.client import Answer
 from foresay.edge.connection import Connection, Lost
 from foresay.edge.ids import pack
 from foresay.edge.json_frames import Frames
@@ -35,6 +36,7 @@ from foresay.edge.messages import (
     Sampling,
 )
 from foresay.edge.prefix import Prefix
+from foresay.edge.settings import ClientOptions
 from foresay.edge.stream import Stream
 from foresay.edge.wire import Side, check_of_opened, checked_commit, checked_opened, hash_of_open
 from foresay.errors import InputError, StreamError
@@ -121,9 +123,7 @@ def outcome_of(
 ) -> Counter[str]:
     """What became of each stream with one flipped bit, of every `step`-th bit."""
     sent, found = recorded(json), Counter[str]()
-    client = EdgeClient(
-        "ws://nowhere", vocabulary=VOCABULARY, drafter=None, wait="block", json=json
-    )
+    options = ClientOptions("ws://nowhere", vocabulary=VOCABULARY, wait="block", json=json)
 
     async def one(frames: list[Frame]) -> str:
         async def connect(*_: Any, **__: Any) -> Connection:
@@ -131,7 +131,7 @@ def outcome_of(
 
         monkeypatch.setattr(stream_module, "connect", connect)
         prompt = np.array(PROMPT, np.int32)
-        stream = Stream(client, prompt, PARAMS)
+        stream = Stream(options, prompt, PARAMS, None, DraftThread())
         try:
             finish = await stream._one_connection()
         except (Lost, StreamError) as error:

@@ -19,7 +19,7 @@ from foresay.bench.questions import Question, in_order
 from foresay.budget.policy import Fixed, Policy, make_policy
 from foresay.counts import acceptance, first_difference, tokens_per_step
 from foresay.drafter import MAX_BUDGET
-from foresay.drafters.lineup import check_name, parts_of
+from foresay.drafters.lineup import check_drafter_name, parts_of
 from foresay.errors import InputError
 from foresay.models.progress import Progress, silent
 from foresay.sampling.params import SamplingParams
@@ -46,7 +46,7 @@ def ways_of(names: str) -> list[str]:
     ways = [name.strip() for name in names.split(",")]
     for name in ways:
         if name != NONE:
-            check_name(name)
+            check_drafter_name(name)
         if "corpus" in parts_of(name):
             raise InputError(
                 f"the drafter {name!r} needs a corpus file, which is not compared here; expected "

@@ -23,7 +23,7 @@ from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import Question
 from foresay.corpus import open_corpus
 from foresay.drafter import SeededParams
-from foresay.drafters.lineup import check_name, parts_of
+from foresay.drafters.lineup import check_drafter_name, parts_of
 from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import edge_drafter, model_in, write_edge_only
 from foresay.edge.gating import usual_gate
@@ -129,7 +129,7 @@ def check_setup(setup: EdgeSetup, progress: Progress = silent) -> None:
 
 def _without_models(name: str, progress: Progress) -> list[str]:
     """The parts of a drafter's name that are no models; the models are looked for, not loaded."""
-    check_name(name)
+    check_drafter_name(name)
     others = []
     for part in parts_of(name):
         kind, _, of = part.removeprefix("worker:").partition(":")

@@ -22,6 +22,7 @@ import random
 import selectors
 import sys
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -160,25 +161,36 @@ def over(link: EmulatedLink) -> Carry:
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way, connection: Connection
     ) -> None:
         clock, schedule = asyncio.get_running_loop().time, link.schedule(way, connection.number)
-        # Empty bytes are the end.
-        waiting = asyncio.Queue[tuple[float, bytes | Exception]](_IN_FLIGHT // SEGMENT)
+        waiting: deque[tuple[float, bytes | Exception]] = deque()  # empty bytes: the end
+        changed = asyncio.Event()
+        held = 0
 
         async def receive() -> None:
+            nonlocal held
             data = b"-"
             while data:
                 try:
                     data = await reader.read(_READ)
                 except OSError as error:
-                    return await waiting.put((0.0, error))
-                now = clock()
-                for at in range(0, max(1, len(data)), SEGMENT):
-                    segment = data[at : at + SEGMENT]
-                    await waiting.put((schedule.due(now, len(segment)), segment))
+                    waiting.append((0.0, error))
+                    data = b""
+                else:
+                    for at in range(0, max(1, len(data)), SEGMENT):
+                        segment = data[at : at + SEGMENT]
+                        waiting.append((schedule.due(clock(), len(segment)), segment))
+                held += len(data)
+                changed.set()
+                while held >= _IN_FLIGHT:
+                    changed.clear()
+                    await changed.wait()
 
         receiving = asyncio.ensure_future(receive())
         try:
             while True:
-                due, data = await waiting.get()
+                while not waiting:
+                    changed.clear()
+                    await changed.wait()
+                due, data = waiting.popleft()
                 if isinstance(data, Exception):
                     raise data
                 if (rest := due - clock()) > 0:
@@ -188,6 +200,8 @@ def over(link: EmulatedLink) -> Carry:
                     return
                 connection.note(way, len(data))
                 writer.write(data)
+                held -= len(data)
+                changed.set()
                 await writer.drain()
         finally:
             receiving.cancel()

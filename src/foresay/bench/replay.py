@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -127,6 +127,9 @@ def replay(
         )
     if lockstep < 1:
         raise InputError(f"lockstep is {lockstep}; expected 1 or more requests")
+    for name, value, kind in (("share", share, Share), ("order", order, TraceOrder)):
+        if value not in get_args(kind):
+            raise InputError(f"{name} is {value!r}; expected one of {', '.join(get_args(kind))}")
     result = ReplayResult(requests=len(traces))
     waiting = (staggered(traces) if order == "stagger" else list(traces))[::-1]
     members = Counter(trace.group for trace in traces)
@@ -173,11 +176,13 @@ def replay_epochs(
     epochs: int,
     *,
     budget: int,
-    **options: Any,
+    chain: bool = False,
+    lockstep: int = 1,
+    order: TraceOrder = "file",
+    progress: Callable[[int], None] | None = None,
 ) -> list[ReplayResult]:
     """Replay the samples of each group in several epochs, as if they were sampled while the model
     is trained: groups draft from each other's text and from the answers of the epochs before.
-    `options` are those of `replay`, but `share` and `earlier`.
 
     Raises: InputError for fewer samples in a group than epochs; as `replay`.
     """
@@ -203,7 +208,17 @@ def replay_epochs(
             if versions is not None:
                 versions.new_version(epochs)
         results.append(
-            replay(some, drafter, budget=budget, share="all", earlier=earlier, **options)
+            replay(
+                some,
+                drafter,
+                budget=budget,
+                chain=chain,
+                share="all",
+                lockstep=lockstep,
+                order=order,
+                earlier=earlier,
+                progress=progress,
+            )
         )
     return results
 

@@ -2,7 +2,7 @@
 
 A lookup drafter takes microseconds, and is asked for as much as may be of use. A draft model takes
 a forward pass per token. The cost of the first k nodes of a draft, and how many of them are
-verified and accepted, are remembered; the k with the most tokens per second is taken. DraftSize for
+verified and accepted, are remembered; the k with the most tokens per second is taken. Asking for
 more, or at all, is a trial: a text can begin to be copied at any time.
 
 A drafter that weighs its own slow work is asked for everything or nothing, by the rest of its time.

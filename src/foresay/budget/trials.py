@@ -1,4 +1,5 @@
-"""What trials may cost: the one way in which every controller tries and learns.
+"""What trials may cost: the way in which controllers try and learn (`least_chance`, for hosts
+that choose before anything is drafted, has trials of its own).
 
 A controller that only does what seems to pay never learns that something else has begun to. So now
 and then it makes a *trial*: it does more than seems to pay. All that trials lose is a small share

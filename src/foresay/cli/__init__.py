@@ -4,6 +4,7 @@ root        the application, and what happens when a command fails
 show        progress, fields, tables
 waiting     progress of long work, on stderr
 interrupts  Ctrl-C while results are printed
+asking      options that say how answers are sampled
 model       options of commands that run a model, and loading it
 options     errors that name options
 sources     where tokens were drafted from, in colours or brackets

@@ -106,7 +106,7 @@ def generate(
         stop=tuple(stop or ()),
     )
     require_engine("generate")
-    check_names(drafter, policy)
+    check_names(drafter, policy, corpus)
     chosen: Any = drafter
     if corpus is not None:
         from foresay.drafters.lineup import make_drafter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -64,16 +65,25 @@ def require_engine(command: str) -> None:
     require(command, "engine", "torch", "transformers", "safetensors", "tokenizers")
 
 
-def check_names(drafter: str, policy: str) -> None:
-    """Refuse unknown names before torch is imported, which takes seconds."""
+def check_names(
+    drafter: str, policy: str, corpus: Path | None = None, *, without: Sequence[str] = ("none",)
+) -> None:
+    """Refuse unknown names, and a corpus that nobody drafts from, before torch is imported, which
+    takes seconds; `without`: names of what drafts from no text here."""
     from foresay.budget.policy import make_policy
-    from foresay.drafters.lineup import NAMES, check_name
+    from foresay.drafters.lineup import NAMES, check_drafter_name
     from foresay.errors import InputError
 
-    if drafter not in (*NAMES, "none") and not {":", "+"} & set(drafter):
-        raise InputError(f"drafter is {drafter!r}; expected one of {', '.join(NAMES)}, none")
-    if drafter != "none":
-        check_name(drafter)
+    if drafter not in (*NAMES, *without) and not {":", "+"} & set(drafter):
+        known = ", ".join((*NAMES, *without))
+        raise InputError(f"drafter is {drafter!r}; expected one of {known}")
+    if drafter not in without:
+        check_drafter_name(drafter)
+    elif corpus is not None:
+        raise InputError(
+            f"corpus is {str(corpus)!r} and drafter is {drafter!r}; expected a drafter that drafts "
+            "from it, such as suffix"
+        )
     make_policy(policy)
 
 

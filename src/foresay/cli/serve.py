@@ -131,7 +131,7 @@ def serve(
     """
     require_engine("serve")
     require("serve", "serve", *SERVER)
-    check_names("none" if drafter == "edge" else drafter, policy)
+    check_names(drafter, policy, corpus, without=("none", "edge"))
     _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)
     stale = threading.Event()

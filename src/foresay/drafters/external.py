@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -128,6 +128,7 @@ class ExternalDrafter:
     time, and nothing where nothing came."""
 
     wants = Wants()
+    external_drafts: Literal["only"] = "only"
 
     def begin(
         self,

@@ -19,7 +19,7 @@ __all__ = [
     "NAMES",
     "Room",
     "Share",
-    "check_name",
+    "check_drafter_name",
     "make_drafter",
     "parts_of",
     "sees_target",
@@ -136,7 +136,7 @@ def make_drafter(
     used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer,
     ModelError for a model that cannot be loaded, WorkerError for a process that does not start.
     """
-    check_name(name)
+    check_drafter_name(name)
     if tokenizer_hash is not None and corpus is None:
         raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
     parts = parts_of(name)
@@ -199,7 +199,7 @@ def sees_target(part: str) -> bool:
     return part.partition(":")[0] in ("self", "recycle", "mtp", "eagle")
 
 
-def check_name(name: str) -> None:
+def check_drafter_name(name: str) -> None:
     """Refuse what is no drafter's name, without looking for its files.
 
     Raises: InputError.

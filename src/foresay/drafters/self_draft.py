@@ -32,7 +32,7 @@ class SelfDrafter(DecodingDrafter):
             all but every fifth between the first quarter and the last sixth
     shape, choice, memory  as for `ModelDrafter`
 
-    The weights are the target's own, and so are the keys and values that an engine lends it (see
+    The weights are the target's own, and so are the keys and values that an engine shares (see
     `share_kv_cache`): it computes and keeps nothing of a request's text, only the drafted tokens. A
     text of which the target has not stored all but the last token gets no draft. Without an engine
     it keeps keys and values of its own, as ModelDrafter does.

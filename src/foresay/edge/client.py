@@ -13,10 +13,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
-from foresay.arrays import IntsLike
-from foresay.drafter import SeededParams, Source, as_prompt
-from foresay.edge.drafting import write_edge_only
+from foresay.arrays import IntsLike, user_path
+from foresay.drafter import Drafter, SeededParams, Source, as_prompt
+from foresay.edge.ahead import DraftThread
+from foresay.edge.drafting import check_edge_drafter, edge_drafter, model_in, write_edge_only
 from foresay.edge.settings import Chunk, ClientOptions
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.stream import Stream
@@ -71,9 +73,35 @@ class EdgeClient(ClientOptions):
     drafter's thread. Raises: InputError when constructed, and for a name as `make_drafter`.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._drafting = self._made()
+        self._edge_only = model_in(self._drafting) if self.edge_only else None
+        self._thread = DraftThread()
+
+    def _made(self) -> Drafter[Any] | None:
+        """The drafter, also of its name. Raises: InputError, and for a name as `make_drafter`."""
+        drafter, corpus = self.drafter, self.corpus
+        if corpus is not None:
+            user_path(corpus, "corpus")
+        if isinstance(drafter, str) and drafter != "none":
+            signals = self.gate is not None
+            drafter = edge_drafter(
+                drafter, corpus=corpus, tree=self.tree, signals=signals, dropout=self.dropout
+            )
+        elif corpus is not None:
+            raise InputError(
+                f"corpus is {str(corpus)!r:.100} and drafter is {drafter!r:.100}; expected the "
+                "name of a drafter that drafts from it, such as suffix"
+            )
+        if drafter is None or isinstance(drafter, str):
+            return None
+        check_edge_drafter(drafter)
+        return drafter
+
     def close(self) -> None:
         """End the drafter's thread. Streams that are under way go on without drafts."""
-        self.thread.close()
+        self._thread.close()
 
     async def stream(
         self, prompt: IntsLike, params: SamplingParams | None = None, *, seed: int | None = None
@@ -87,7 +115,7 @@ class EdgeClient(ClientOptions):
         StreamError if the stream cannot go on. What was given before stays true.
         """
         params = _seeded(SamplingParams() if params is None else params, seed)
-        running = Stream(self, as_prompt(prompt), params)
+        running = Stream(self, as_prompt(prompt), params, self._drafting, self._thread)
         task = asyncio.create_task(running.run())
         try:
             while (piece := await running.pieces.get()) is not None:
@@ -116,7 +144,7 @@ class EdgeClient(ClientOptions):
         so_far = [*text.prompt.tolist(), *text.tokens]
         writing = write_edge_only(self._edge_only, so_far, sampling, tokens=left, ends=stops)
         finish = "length"
-        while (found := await self.thread.call(lambda: next(writing, None))) is not None:
+        while (found := await self._thread.call(lambda: next(writing, None))) is not None:
             new, finish = found
             counted.edge_only += len(new)
             yield Chunk(tuple(new), (Source.DRAFT_MODEL,) * len(new), edge_only=True)

@@ -19,7 +19,7 @@ from foresay.abilities import abilities_of
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
 from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, as_prompt
-from foresay.drafters.lineup import check_name, make_drafter, parts_of, sees_target
+from foresay.drafters.lineup import check_drafter_name, make_drafter, parts_of, sees_target
 from foresay.drafters.merge import MergeDrafter
 from foresay.drafters.model import ModelDrafter
 from foresay.edge.text import best_chain, child_with
@@ -258,7 +258,7 @@ def check_edge_name(name: str) -> None:
             )
         if bare and bare not in _NAMES and not bare.startswith("model:"):
             raise InputError(f"there is no drafter {bare!r}; {expected}")
-    check_name(name)
+    check_drafter_name(name)
 
 
 def edge_drafter(

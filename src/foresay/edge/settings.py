@@ -8,11 +8,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from foresay.arrays import as_tokens, user_path
+from foresay.arrays import as_tokens
 from foresay.drafter import Drafter, Source
-from foresay.edge.ahead import DraftThread, SendingRules
+from foresay.edge.ahead import SendingRules
 from foresay.edge.connection import edge_url
-from foresay.edge.drafting import check_edge_drafter, edge_drafter, model_in
 from foresay.edge.gating import Gate
 from foresay.edge.ids import bits_of
 from foresay.edge.link import EdgeK, LinkRule, Round, check_seconds
@@ -44,7 +43,7 @@ class Chunk:
     edge_only: bool = False
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class ClientOptions:
     """What a client is made of, and its streams share; `EdgeClient` has what they mean.
 
@@ -77,14 +76,20 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         self._check()
-        self.url = edge_url(self.url)
-        self.api_key = clean_key(self.api_key)
-        self.ends = tuple(as_tokens(self.ends, "ends").tolist())
-        self.rule = rule = LinkRule() if self.rule is None else self.rule
-        self.sending = SendingRules(rule, self.ahead, self.tree, self.gate, self.decode)
-        self.drafter = self.drafting = self._made()
-        self._edge_only = model_in(self.drafting) if self.edge_only else None
-        self.thread = DraftThread()
+        made = {
+            "url": edge_url(self.url),
+            "api_key": clean_key(self.api_key),
+            "rule": LinkRule() if self.rule is None else self.rule,
+            "ends": tuple(as_tokens(self.ends, "ends").tolist()),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def sending(self) -> SendingRules:
+        """How much is sent, and when."""
+        assert self.rule is not None
+        return SendingRules(self.rule, self.ahead, self.tree, self.gate, self.decode)
 
     def _check(self) -> None:
         """Refuse what is not of its kind. Raises: InputError."""
@@ -119,23 +124,6 @@ class ClientOptions:
             raise InputError(
                 f"dropout is {passes!r}; expected 0 without a gate and a drafter model:NAME"
             )
-
-    def _made(self) -> Drafter[Any] | None:
-        """The drafter, also of its name. Raises: InputError, and for a name as `make_drafter`."""
-        drafter, corpus = self.drafter, self.corpus
-        if corpus is not None:
-            user_path(corpus, "corpus")
-        if isinstance(drafter, str) and drafter != "none":
-            signals = self.gate is not None
-            drafter = edge_drafter(
-                drafter, corpus=corpus, tree=self.tree, signals=signals, dropout=self.dropout
-            )
-        elif corpus is not None:
-            raise InputError("a corpus is given without a drafter's name that could use it")
-        if drafter is None or isinstance(drafter, str):
-            return None
-        check_edge_drafter(drafter)
-        return drafter
 
 
 def check_kind(name: str, value: object, kind: type | tuple[type, ...], what: str) -> None:

@@ -10,10 +10,11 @@ import asyncio
 from contextlib import suppress
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 from foresay.arrays import Int32s
-from foresay.drafter import SeededParams
-from foresay.edge.ahead import DraftAhead
+from foresay.drafter import Drafter, SeededParams
+from foresay.edge.ahead import DraftAhead, DraftThread
 from foresay.edge.connection import Backoff, Connection, Lost, connect
 from foresay.edge.drafting import Proposal
 from foresay.edge.ids import pack, unpack
@@ -45,15 +46,22 @@ _RECENT = 8  # commits and round trips that count
 class Stream:
     """Runs once; `pieces` gets what is committed, and None at the end.
 
-    Raises, from `run`: StreamError when it cannot go on, InputError for parameters that an edge
-    stream does not have.
+    drafter: None: nothing is drafted. Raises, from `run`: StreamError when it cannot go on,
+    InputError for parameters that an edge stream does not have.
     """
 
-    def __init__(self, client: ClientOptions, prompt: Int32s, params: SamplingParams) -> None:
-        self.client = client
+    def __init__(
+        self,
+        options: ClientOptions,
+        prompt: Int32s,
+        params: SamplingParams,
+        drafter: Drafter[Any] | None,
+        thread: DraftThread,
+    ) -> None:
+        self.options = options
         self.params = params
         self.statistics = StreamStatistics(prompt_tokens=len(prompt))
-        if client.gate is not None:
+        if options.gate is not None:
             self.statistics.hard_tokens = 0
         self.text = EdgeText(prompt, self.statistics)
         self.pieces: asyncio.Queue[Chunk | None] = asyncio.Queue()
@@ -61,14 +69,14 @@ class Stream:
         """The answer to the last OPEN."""
         self._sampling = Sampling.of(params)
         self._connection: Connection | None = None
-        self._backoff = Backoff(client.retry_seconds)
-        self._reopening = Backoff(client.retry_seconds)  # known text is no progress there
+        self._backoff = Backoff(options.retry_seconds)
+        self._reopening = Backoff(options.retry_seconds)  # known text is no progress there
         self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
         self._ahead: DraftAhead | None = None
-        if client.drafting is not None:
-            self._ahead = DraftAhead(client.drafting, self.text, client.sending, client.thread)
+        if drafter is not None:
+            self._ahead = DraftAhead(drafter, self.text, options.sending, thread)
 
     async def run(self) -> None:
         """Until the answer's end."""
@@ -125,7 +133,7 @@ class Stream:
     async def _wait(self, lost: Lost, backoff: Backoff, code: str) -> None:
         seconds = backoff.next_wait(perf_counter())
         if seconds is None:
-            retried = f"{self.client.retry_seconds:g} s"
+            retried = f"{self.options.retry_seconds:g} s"
             raise StreamError(
                 f"{lost}; there was no progress for {retried}. {self._so_far()}", code
             ) from None
@@ -141,20 +149,20 @@ class Stream:
         return f"{committed} committed: ask again with seed {seed} for the same text"
 
     async def _one_connection(self) -> str:
-        client = self.client
+        options = self.options
         connection = await connect(
-            client.url,
+            options.url,
             self.statistics,
-            api_key=client.api_key,
-            seconds=client.connect_seconds,
-            json=client.json,
+            api_key=options.api_key,
+            seconds=options.connect_seconds,
+            json=options.json,
         )
         try:
             message = await self._hello(connection)
             self._connection = connection
             self._wake()
             while True:
-                message = message or await connection.receive(client.silent_seconds)
+                message = message or await connection.receive(options.silent_seconds)
                 if finish := self._heard(message, connection.last_size):
                     await self._goodbye(connection)
                     return finish
@@ -171,14 +179,14 @@ class Stream:
 
     async def _hello(self, connection: Connection) -> Message | None:
         """OPEN or RESUME, and its answer, which is returned where it is a commit."""
-        client, text = self.client, self.text
+        options, text = self.options, self.text
         if self.opened is not None:
             self._prepare(connection, self.opened)
             resume = Resume(
                 self.opened.stream, self.opened.key, text.confirmed, text.hash_at(text.confirmed)
             )
             await connection.send(resume)
-            answer = await connection.receive(client.connect_seconds)
+            answer = await connection.receive(options.connect_seconds)
             if not isinstance(answer, Commit):
                 raise Lost(
                     f"the cloud answered RESUME with {type(answer).__name__}; expected Commit"
@@ -188,18 +196,18 @@ class Stream:
         seed = self.params.seed if self.statistics.seed is None else self.statistics.seed
         asked = Open(
             VERSION,
-            client.model,
-            client.tokenizer_hash,
-            client.vocabulary,
-            pack(text.prompt, client.vocabulary, "prompt"),
+            options.model,
+            options.tokenizer_hash,
+            options.vocabulary,
+            pack(text.prompt, options.vocabulary, "prompt"),
             self._sampling,
             seed,
             self.params.max_tokens,
-            client.wait,
-            client.pad,
+            options.wait,
+            options.pad,
         )
         await connection.send(asked)
-        answer = await connection.receive(client.silent_seconds)
+        answer = await connection.receive(options.silent_seconds)
         if not isinstance(answer, Opened):
             raise Lost(f"the cloud answered OPEN with {type(answer).__name__}; expected Opened")
         if answer.check != check_of_opened(answer, hash_of_open(asked)):
@@ -224,7 +232,7 @@ class Stream:
     def _prepare(self, connection: Connection, opened: Opened) -> None:
         frames = connection.frames
         frames.vocabulary, frames.stream = opened.vocabulary, opened.stream
-        frames.pad = self.client.pad
+        frames.pad = self.options.pad
 
     def _heard(self, message: Message, size: int) -> str:
         """Take a commit; its finish reason. Raises: Lost for what cannot be used."""
@@ -299,9 +307,9 @@ class Stream:
                 hard=None if draft.hard is None else sum(draft.hard),
                 examined=draft.examined,
             )
-            self.client.sending.k.observe(done)
-            if self.client.on_round is not None:
-                self.client.on_round(done)
+            self.options.sending.k.observe(done)
+            if self.options.on_round is not None:
+                self.options.on_round(done)
 
     async def _goodbye(self, connection: Connection) -> None:
         with suppress(Lost):  # otherwise the cloud forgets the stream by itself, later

@@ -1,7 +1,8 @@
 """Many requests at once; each answer is exactly what it would be alone.
 
-llm        texts in, texts out: `foresay.LLM`
+llm        texts in, texts out: `foresay.LLM`; answers: what comes out
 engine     requests in, tokens out: schedule, draft, forward, verify, commit
+compute    a step's forward and verify; an engine can be given another
 step       the state of one step, and the parts of it that need no engine
 request    one request and its answer so far; text: stop strings; logprobs
 samples    several samples of one prompt, added together; groups: when their group ends

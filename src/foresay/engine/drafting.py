@@ -134,7 +134,8 @@ class CheckedDrafter:
     @property
     def takes_external_drafts(self) -> bool:
         """Whether drafts from outside are of any use."""
-        return self._able.external is not None
+        external = self._able.external
+        return external is not None and external.external_drafts != "none"
 
     def has_external_draft(self, request: Request) -> bool:
         """Whether a draft from outside continues the request's text."""

@@ -22,6 +22,7 @@ app            the routes
 server         the process: sockets, signals, draining
 start          the settings of a server, and its drafter
 page/          the web page of the server
+edge/          edge streams, the cloud's end
 
 No name is imported here, so that `foresay serve --help` need not load a server.
 """

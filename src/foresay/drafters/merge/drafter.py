@@ -179,6 +179,12 @@ class MergeDrafter:
                 states = as_states(states, MergeState, self)
                 member.able.shares_kv.share_kv_cache(target, member.own(states), kvs)
 
+    @property
+    def external_drafts(self) -> Literal["also", "none"]:
+        """Whether one of its drafters takes drafts from outside."""
+        told = [able.external.external_drafts for able in self._abilities if able.external]
+        return "also" if any(which != "none" for which in told) else "none"
+
     def add_external_draft(self, state: MergeState, text: IntsLike, draft: ExternalDraft, /) -> int:
         """Keep a draft for this text, or for a later one, in the drafters of external drafts.
         Returns how many of its nodes are new.

@@ -71,7 +71,7 @@ class Member:
         self.drafter = drafter
         self.able = able
         # It only hands on what came from outside: that costs nothing, and is never weighed.
-        self.external = able.external is not None and able.weighs is None
+        self.external = able.external is not None and able.external.external_drafts == "only"
         self.account = TrialAccount(share)
         self.length = DraftLength(self.account)
         watches = bool(drafter.wants.topk or drafter.wants.hidden)

@@ -20,14 +20,7 @@ import numpy as np
 
 from foresay.arrays import Int32s, IntsLike, as_tokens, check_hash, check_whole
 from foresay.draft import Draft
-from foresay.drafter import (
-    SeededParams,
-    as_asked,
-    as_prompt,
-    as_states,
-    check_lengths,
-    check_name,
-)
+from foresay.drafter import SeededParams, as_asked, as_prompt, as_states, check_lengths, check_name
 from foresay.drafters.worker.frames import packed
 from foresay.drafters.worker.life import Life, refusal
 from foresay.drafters.worker.values import (
@@ -168,10 +161,8 @@ class WorkerDrafter:
         Raises: InputError, TokenizerMismatch if it cannot draft for it.
         """
         check_hash(tokenizer_hash, "tokenizer_hash")
-        told: dict[str, Any] = {
-            "vocabulary": int(target.vocabulary),
-            "tokenizer_hash": tokenizer_hash,
-        }
+        vocabulary = int(target.vocabulary)
+        told: dict[str, Any] = {"vocabulary": vocabulary, "tokenizer_hash": tokenizer_hash}
         refused: Any = None
         life = self._worker()
         if self._send(life, "fit", **told) and life is not None:
@@ -198,7 +189,12 @@ class WorkerDrafter:
         tokens = as_prompt(prompt)
         check_name(group, "group")
         check_name(tenant, "tenant")
-        about = {"group": group, "tenant": tenant, "sampling": plain_sampling(sampling)}
+        about: dict[str, Any] = {
+            "group": group,
+            "tenant": tenant,
+            "sampling": plain_sampling(sampling),
+        }
+        packed("begin", **about)  # raises before there is a request, which each process is sent
         self._numbers += 1
         state = WorkerState(self, self._numbers, tokens, about)
         self._live[state.number] = self._untold[state.number] = state

@@ -17,6 +17,7 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any
 
@@ -52,6 +53,15 @@ class Frame:
             )
         return value
 
+    def wholes(self, name: str) -> list[int]:
+        """The list of ints from 0 of that name. Raises: WorkerError."""
+        found = self.values.get(name)
+        if not isinstance(found, list) or any(type(n) is not int or n < 0 for n in found):
+            raise WorkerError(
+                f"{name} of a message {self.kind!r} are {str(found)[:80]}; expected whole numbers"
+            )
+        return found
+
     def expect(self, arrays: int) -> list[NDArray[Any]]:
         """The arrays, of which there must be this number. Raises: WorkerError."""
         if len(self.arrays) != arrays:
@@ -72,13 +82,13 @@ def packed(kind: str, arrays: Sequence[NDArray[Any]] = (), **values: Any) -> byt
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON does not know: a path, a hash, settings, a number of numpy, a sequence."""
+    """A value that JSON does not know: a path, a hash, settings, a number, a sequence."""
     if isinstance(value, PathLike):
         return fspath(value)
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, Real):  # of numpy, or a fraction
+        return int(value) if isinstance(value, Integral) else float(value)
     return asdict(value) if is_dataclass(value) else list(value)  # type: ignore[arg-type]
 
 

@@ -21,12 +21,12 @@ import numpy as np
 from foresay.abilities import abilities_of
 from foresay.draft import Draft
 from foresay.drafter import Drafter, SeededParams
-from foresay.drafters.lineup import Room, check_name, make_drafter, parts_of, sees_target
+from foresay.drafters.lineup import Room, check_drafter_name, make_drafter, parts_of, sees_target
 from foresay.drafters.worker.frames import MAX_DATA, Frame, packed, receive, send
 from foresay.drafters.worker.values import MODEL_SETTINGS
 from foresay.errors import ForesayError, InputError, WorkerError
 from foresay.sampling.params import SamplingParams
-from foresay.verdict import Verdict
+from foresay.verdict import Verdict, Wants
 
 __all__ = ["main"]
 
@@ -66,6 +66,11 @@ class _Worker:
                 "expected one that drafts from the text alone, such as model:NAME"
             )
         self._drafter = _made(name, settings)
+        if self._drafter.wants != Wants():
+            raise InputError(
+                f"the drafter {name!r} wants {self._drafter.wants} of each verdict; expected one "
+                "that drafts from the text alone, such as model:NAME"
+            )
         self._able = abilities_of(self._drafter)
         if frame.values["fit"] is not None:
             self._fit(frame.values["fit"])
@@ -115,7 +120,7 @@ class _Worker:
             self._commit(number, Verdict([], committed))
 
     def _observe(self, frame: Frame) -> None:
-        numbers = frame.values["numbers"]
+        numbers = frame.wholes("numbers")
         arrays = frame.expect(2 * len(numbers))
         for number, path, tokens in zip(numbers, arrays[::2], arrays[1::2], strict=True):
             self._commit(number, Verdict(path, tokens))
@@ -137,7 +142,7 @@ class _Worker:
             self._drafter.finish(state)
 
     def _propose(self, frame: Frame) -> None:
-        numbers, budgets = frame.values["numbers"], frame.values["budgets"]
+        numbers, budgets = frame.wholes("numbers"), frame.wholes("budgets")
         states = [self._state(number) for number in numbers]
         asked = [at for at, state in enumerate(states) if state is not None]
         found = self._drafter.propose([states[at] for at in asked], [budgets[at] for at in asked])
@@ -172,7 +177,7 @@ def _made(name: str, settings: dict[str, Any]) -> Drafter[Any]:
     options = {each: settings.pop(each) for each in MODEL_SETTINGS if each in settings}
     if not options:
         return make_drafter(name, **settings)
-    check_name(name)
+    check_drafter_name(name)
     if not name.startswith("model:") or len(parts_of(name)) > 1 or settings.get("corpus"):
         raise InputError(
             f"{' and '.join(options)} of the drafter {name!r} cannot be set; expected model:NAME, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,14 +122,10 @@ def _layer(weights: Weights, config: DecoderConfig, index: int) -> tuple[BlockLa
     here = f"model.layers.{index}"
     own, mlp = f"{here}.self_attn", f"{here}.mlp"
     before_mlp = "pre_feedforward_layernorm" if kind.after_norms else "post_attention_layernorm"
-    norms = [
-        ("input_layernorm", width, True),
-        (before_mlp, width, True),
-        ("self_attn.q_norm", config.head_dim, kind.head_norms),
-        ("self_attn.k_norm", config.head_dim, kind.head_norms),
-        ("post_attention_layernorm", width, kind.after_norms),
-        ("post_feedforward_layernorm", width, kind.after_norms),
-    ]
+
+    def norm(name: str, width: int, needed: bool) -> NDArray[np.float32] | None:
+        return weights.norm(f"{here}.{name}", width) if needed else None
+
     wanted = [
         Linear(f"{own}.q_proj", queries, width, config.query_bias),
         Linear(f"{own}.k_proj", keys, width, config.query_bias),
@@ -141,8 +137,22 @@ def _layer(weights: Weights, config: DecoderConfig, index: int) -> tuple[BlockLa
     ]
     linears = weights.linears(wanted)
     window, rope = config.windows[index], config.ropes[index]
-    found = [
-        weights.norm(f"{here}.{name}", size) if needed else None for name, size, needed in norms
-    ]
-    parts: list[Any] = [*linears, *found, window, rope]
-    return BlockLayer(*parts), (*(one.format for one in linears), window, rope)
+    query, key, value, out, gate, up, down = linears
+    layer = BlockLayer(
+        query,
+        key,
+        value,
+        out,
+        gate,
+        up,
+        down,
+        weights.norm(f"{here}.input_layernorm", width),
+        weights.norm(f"{here}.{before_mlp}", width),
+        norm("self_attn.q_norm", config.head_dim, kind.head_norms),
+        norm("self_attn.k_norm", config.head_dim, kind.head_norms),
+        norm("post_attention_layernorm", width, kind.after_norms),
+        norm("post_feedforward_layernorm", width, kind.after_norms),
+        window=window,
+        rope=rope,
+    )
+    return layer, (*(one.format for one in linears), window, rope)

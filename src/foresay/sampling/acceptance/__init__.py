@@ -1,6 +1,7 @@
 """Logits processors and both rules over packed batches, in torch, and rule match on processors in
 the core: no Python loop over requests or tokens.
 
+verify      what a step calls: each request by its own rule
 rows        which row of logits belongs to which request and drafted node
 inputs      what both rules take, checked
 processors  logits to processed scores

@@ -12,9 +12,9 @@ import pytest
 from conformance import corpus_file
 from core.brute import int32s
 from core.frozen_files import corpus_of
-from foresay import TopK, Verdict
+from foresay import TopK, Verdict, drafters
 from foresay.drafters import MergeDrafter
-from foresay.drafters.lineup import NAMES, Room, make_drafter, parts_of
+from foresay.drafters.lineup import NAMES, Room, make_drafter, parts_of, with_external_drafts
 from foresay.errors import InputError, ModelError
 
 TEXTS = [n for n in NAMES if ":" not in n and n not in ("self", "recycle", "mtp")]
@@ -46,6 +46,40 @@ def test_chain_reaches_recycle() -> None:
         (draft,) = drafter.propose([state], [8])
         forks = len(draft) - len(set(draft.parents.tolist()))
         assert len(draft) > 2 and (forks == 0) == chain
+
+
+ROOM = Room(history_bytes=1, tenant_bytes=2, max_tenants=3)
+KEPT = {"history_bytes": 1, "tenant_bytes": 2, "max_tenants": 3}
+"""The same, as SuffixDrafter is told."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted"),
+    [
+        ("suffix", "SuffixDrafter", {"chain": True, "history": True, **KEPT}),
+        ("sam", "SuffixDrafter", {"rule": "sam", "history": True, **KEPT}),
+        ("recycle", "RecycleDrafter", {"chain": True, "memory": 1, "max_tenants": 3}),
+        ("worker:suffix", "WorkerDrafter", {"chain": True, "share": "all", "room": ROOM}),
+    ],
+)
+def test_settings_reach_each_drafter(
+    name: str, kind: str, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = dict[str, Any]()
+    monkeypatch.setattr(drafters, kind, lambda *_, **all_: given.update(all_), raising=False)
+    make_drafter(name, share="all", chain=True, room=ROOM)
+    assert given | wanted == given
+
+
+def test_drafts_from_outside_join_one_tree() -> None:
+    """But not the choice of the first that has a draft, which stays what it is."""
+    both: Any = with_external_drafts(make_drafter("sam+ngram"))
+    first: Any = with_external_drafts(make_drafter("first:sam+ngram"))
+    assert [type(one).__name__ for one in both.drafters] == [
+        *("SuffixDrafter", "NgramDrafter", "ExternalDrafter"),
+    ]
+    own, _ = first.drafters
+    assert (first.rule, own.rule, len(own.drafters)) == ("union", "first", 2)
 
 
 @pytest.mark.parametrize("share", ["none", "group", "all"])

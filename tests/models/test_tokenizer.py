@@ -163,12 +163,35 @@ def test_a_template_in_a_file_of_its_own(folder: Path, tmp_path: Path) -> None:
     assert ours.render(chat) == theirs.render(chat) == "hello <|im_end|>"
 
 
+def test_texts_are_neither_cut_nor_padded_nor_cleaned(folder: Path, tmp_path: Path) -> None:
+    """Whatever a file asks for that is meant for batches, or for reading."""
+    text = "Hello , world . don 't  two spaces " * 4
+    shutil.copytree(folder, tmp_path / "m")
+    path, config = tmp_path / "m" / "tokenizer.json", tmp_path / "m" / "tokenizer_config.json"
+    whole = json.loads(path.read_text())
+    whole["truncation"] = {"direction": "Right", "max_length": 3, "stride": 0}
+    whole["truncation"]["strategy"] = "LongestFirst"
+    whole["padding"] = {"strategy": {"Fixed": 500}, "direction": "Right", "pad_id": 0}
+    whole["padding"] |= {"pad_to_multiple_of": None, "pad_type_id": 0, "pad_token": "!"}
+    path.write_text(json.dumps(whole))
+    cleaned = {**json.loads(config.read_text()), "clean_up_tokenization_spaces": True}
+    config.write_text(json.dumps(cleaned))
+    wanted = direct(folder).encode(text, special=False)
+    for made in (direct(tmp_path / "m"), TransformersTokenizer(tmp_path / "m")):
+        ids = made.encode(text, special=False)
+        assert ids == wanted and made.decode(ids, special=True).strip() == text.strip()
+
+
 def test_damaged_folders(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no tokenizer; expected tokenizer.json"):
         Tokenizer(tmp_path)
     for name, text, match in (
         ("tokenizer.json", '{"version": "1.0"}', r"tokenizer.json' is damaged"),
         ("tokenizer.json", "{", r"tokenizer.json' is damaged"),
+        ("tokenizer_config.json", "[]", r"the tokenizer in .* is damaged or foreign"),
+        ("tokenizer_config.json", '{"tokenizer_class": 5}', r"the tokenizer in .* is damaged"),
+        ("tokenizer_config.json", '{"eos_token": {"content": 5}}', r"the tokenizer in .* damaged"),
+        ("chat_template.jinja", "\udcff{{", r"the tokenizer in .* is damaged or foreign"),
         ("generation_config.json", "[]", r"generation_config.json' is no object"),
         ("generation_config.json", "{", r"generation_config.json' is no object"),
         ("generation_config.json", '{"eos_token_id": "2"}', r"eos_token_id is '2'; expected"),
@@ -177,7 +200,7 @@ def test_damaged_folders(folder: Path, tmp_path: Path) -> None:
     ):
         made = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         shutil.copytree(folder, made)
-        (made / name).write_text(text)
+        (made / name).write_bytes(text.encode(errors="surrogateescape"))
         with pytest.raises(ModelError, match=match):
             Tokenizer(made)
 

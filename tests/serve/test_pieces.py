@@ -4,6 +4,7 @@ a shield holds pieces back."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from foresay.engine.answers import Chunk
 from foresay.errors import InputError
 from foresay.serve.shield import Shield
-from foresay.serve.stream import AnswerStream, StepUpdate, UpdateBuffer
+from foresay.serve.stream import AnswerStream, StepUpdate, UpdateBuffer, merged, split
 
 
 def piece(number: int) -> Chunk:
@@ -55,6 +56,20 @@ def test_coalescing_waits_for_its_tokens() -> None:
 
     (told,) = asyncio.run(run())
     assert told.token_ids == [0, 1, 2, 3]
+
+
+def test_the_numbers_of_a_step_are_counted_once() -> None:
+    """Whether chunks are split into tokens or joined."""
+    of_step = {"drafted": 5, "accepted": 2, "seconds": 0.5}
+    first = Chunk(0, "ab", [1, 2], words=["a", "b"], **of_step)  # type: ignore[arg-type]
+    second = replace(first, text="cd", token_ids=[3, 4], words=["c", "d"])
+    apart = [*split(first), *split(second)]
+    assert [one.text for one in apart] == ["a", "b", "c", "d"]
+    assert [one.drafted for one in apart] == [5, 0, 5, 0]
+    for whole in (merged(apart), merged([first, second])):
+        (one,) = whole
+        assert (one.text, one.token_ids) == ("abcd", [1, 2, 3, 4])
+        assert (one.drafted, one.accepted, one.seconds) == (10, 4, 1.0)
 
 
 def test_what_is_held_back_is_not_a_slow_readers_fault() -> None:

@@ -93,19 +93,18 @@ class Tokenizer:
 
 
 def _made(folder: Path) -> FileTokenizer | TransformersTokenizer:
-    found = FileTokenizer.of(folder)
-    if found is not None:
-        return found
     if not any((folder / name).is_file() for name in _FILES):
         raise ModelError(f"'{folder}' has no tokenizer; expected {_FILES[0]}")
     try:
-        return TransformersTokenizer(folder)
+        return FileTokenizer.of(folder) or TransformersTokenizer(folder)
     except ModuleNotFoundError as error:
         raise ModelError(
             f"the tokenizer in '{folder}' is read with the package '{error.name}', which is not "
             "installed; install it with: pip install '.[engine]' in foresay's checkout"
         ) from error
-    except (OSError, ValueError, KeyError, json.JSONDecodeError, ImportError) as error:
+    except ModelError:
+        raise
+    except Exception as error:  # two libraries, and what they make of a file that is no such
         said = str(error).strip().splitlines()
         raise ModelError(
             f"the tokenizer in '{folder}' is damaged or foreign and cannot be loaded "

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from foresay.drafters import RecycleDrafter
+from foresay.drafters.recycle.table_file import Tokens, TopKTable, write_table
 from foresay.errors import InputError, TokenizerMismatch
 from test_recycle import drafted, taught
 
@@ -43,6 +44,22 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="of version 1, which names no tokenizer; save it again"):
         bad.write_bytes(content.replace(b"laws 2", b"laws 1"))
         RecycleDrafter(warm=bad)
+
+
+@pytest.mark.parametrize(
+    ("token", "vocabulary", "said"),
+    [(2**31 - 1, None, "a token is 2147483647"), (500, 3, "token 500 of a vocabulary of 3")],
+)
+def test_tokens_that_are_none(
+    token: int, vocabulary: int | None, said: str, tmp_path: Path
+) -> None:
+    """In a file that is whole, and names itself in the error."""
+    row = np.array([token, *[-1] * 7], np.int32)
+    of = None if vocabulary is None else Tokens(vocabulary, None)
+    table = TopKTable(np.array([1], np.uint64), row, np.zeros(8, np.uint8), of)
+    write_table(tmp_path / "odd.table", table, 8)
+    with pytest.raises(InputError, match=rf"odd\.table is no file of .*{said}"):
+        RecycleDrafter(warm=tmp_path / "odd.table")
 
 
 def told(vocabulary: int) -> Any:

@@ -377,5 +377,13 @@ def test_the_contract() -> None:
     assert suffix.restarts == suffix.tokens_held() == 0
 
     table.refuses_what_is_wrong(lambda: suffix)
+    wrong: Any = suffix
+    for name, given, said in (
+        ("drop_group", (None,), "group is None"),
+        ("add_to_group", (None, [1], [2]), "group is None"),
+        ("new_version", (2**200,), "keep is 16069"),
+    ):
+        with pytest.raises(InputError, match=said):
+            getattr(wrong, name)(*given)
     assert suffix.restarts == 0
     suffix.close()

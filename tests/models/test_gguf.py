@@ -194,6 +194,32 @@ def test_truncated_files(sound: bytes, tmp_path: Path) -> None:
         assert outcome(sound[:cut], tmp_path), cut
 
 
+@pytest.mark.parametrize(
+    ("tensors", "match"),
+    [
+        ([("a", 0), ("b", 128)], ""),
+        ([("a", 0), ("b", 96)], "the tensors 'a' and 'b' overlap"),
+        ([("b", 64), ("a", 0)], "the tensors 'a' and 'b' overlap"),
+        ([("a", 0), ("b", 132)], r"the tensor 'b' should have 128 bytes at \d+, but"),
+        ([("a", 0), ("b", 256)], r"the tensor 'b' should have 128 bytes at \d+, but"),
+        ([("a", 0), ("a", 128)], "the tensor 'a' occurs twice"),
+    ],
+)
+def test_where_tensors_are(tensors: list[tuple[str, int]], match: str, tmp_path: Path) -> None:
+    """Each of 32 numbers in float32, in a file with room for two of them."""
+    raw = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 0)
+    for name, offset in tensors:
+        raw += struct.pack("<Q", len(name)) + name.encode()
+        raw += struct.pack("<IQIQ", 1, 32, 0, offset)
+    path = tmp_path / "a.gguf"
+    path.write_bytes(raw + bytes(-len(raw) % 32 + 256))
+    if match:
+        with pytest.raises(ModelError, match=match):
+            read_header(path)
+    else:
+        assert list(read_header(path).tensors) == ["a", "b"]
+
+
 def test_counts_are_believed_only_if_the_file_has_room(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     start = b"GGUF" + struct.pack("<I", 3)

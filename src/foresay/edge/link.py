@@ -17,6 +17,7 @@ what is committed does not depend on them.
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ _PRIOR = 16  # observations that the position before is worth
 def check_seconds(name: str, value: object) -> None:
     """Refuse what is no number of seconds. Raises: InputError."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and 0 <= value < math.inf):  # type: ignore[operator]
+    if not (number and 0 <= value <= sys.float_info.max):  # type: ignore[operator]
         raise InputError(
             f"{name} is {value!r:.100}; expected a finite number of seconds, 0 or more"
         )

@@ -99,6 +99,12 @@ class ClientOptions:
             check_kind(name, getattr(self, name), bool, "True or False")
         check_kind("model", self.model, str, "a str")
         check_kind("tokenizer_hash", self.tokenizer_hash, bytes, "bytes")
+        sent = self.model.encode(errors="replace").decode()
+        if sent != self.model or len(sent) > 256 or len(self.tokenizer_hash) > 64:
+            raise InputError(
+                f"model is {self.model!r:.100} and tokenizer_hash has {len(self.tokenizer_hash)} "
+                "bytes; expected a text of at most 256 characters, and at most 64 bytes"
+            )
         check_kind("gate", self.gate, (Gate, NoneType), "a Gate or None")
         if self.rule is not None and (
             isinstance(self.rule, type) or not isinstance(self.rule, EdgeK)

@@ -90,7 +90,10 @@ class RecycleDrafter:
         self._warm = None if warm is None else Path(warm)
         if self._warm is not None:
             table = read_table(self._warm, k)
-            self._core.add_table(None, table.keys, table.tokens, table.levels)
+            try:
+                self._core.add_table(None, table.keys, table.tokens, table.levels)
+            except InputError as error:
+                raise InputError(f"{self._warm} is no file of save: {error}") from error
             self._of = table.of
 
     needs_target = False

@@ -101,4 +101,9 @@ def read_table(path: Path, k: int) -> TopKTable:
     keys, tokens, levels = (
         np.frombuffer(piece, dtype) for piece, dtype in zip(pieces, _DTYPES, strict=True)
     )
+    if of is not None and tokens.max(initial=-1) >= of.vocabulary:
+        raise InputError(
+            f"{path} is no file of RecycleDrafter.save: token {tokens.max()} of a vocabulary of "
+            f"{of.vocabulary}"
+        )
     return TopKTable(keys.astype(np.uint64), tokens.astype(np.int32), levels.copy(), of)

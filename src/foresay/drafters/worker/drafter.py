@@ -284,12 +284,12 @@ class WorkerDrafter:
 
         Raises: InputError.
         """
-        check_whole(keep, "keep", 0)
+        check_whole(keep, "keep", 0, 2**31 - 1)
         self._tell("new_version", keep=keep, tenant=tenant)
 
     def _tell(self, kind: str, arrays: Sequence[Any] = (), **values: Any) -> None:
         for name in ("group", "tenant"):
-            check_name(values.get(name), name)
+            check_name(values.get(name), name, needed=name == "group" and name in values)
         self._send(self._worker(), kind, arrays, **values)
 
     def text(self, state: WorkerState, /) -> Int32s:

@@ -221,6 +221,8 @@ def test_a_drafter_may_write_into_the_text_of_an_offer(target: Target) -> None:
     """The text that goes with a draft from outside is not the engine's own."""
 
     class Writing(Scripted):
+        external_drafts = "only"
+
         def add_external_draft(self, state: Any, text: Int32s, offer: ExternalDraft, /) -> int:
             text[:] = 1
             return 0

@@ -282,4 +282,32 @@ PYTHON = (
         "self._noise[None]",
         "tests/test_tenants_apart.py::test_a_draft_model_learns_by_tenant",
     ),
+    Mutant(
+        "the first of several drafters becomes one tree beside external drafts",
+        "src/foresay/drafters/lineup.py",
+        'isinstance(drafter, drafters.MergeDrafter) and drafter.rule == "union"',
+        "isinstance(drafter, drafters.MergeDrafter)",
+        "tests/test_lineup.py::test_drafts_from_outside_join_one_tree",
+    ),
+    Mutant(
+        "a chunk's drafted tokens are counted for each of its tokens",
+        "src/foresay/serve/stream.py",
+        '"prompt_logprobs": None, "drafted": 0,',
+        '"prompt_logprobs": None,',
+        "tests/serve/test_pieces.py::test_the_numbers_of_a_step_are_counted_once",
+    ),
+    Mutant(
+        "a tokenizer file cuts prompts",
+        "src/foresay/models/tokenizer_readers.py",
+        "        inner.no_truncation()\n",
+        "",
+        "tests/models/test_tokenizer.py::test_texts_are_neither_cut_nor_padded_nor_cleaned",
+    ),
+    Mutant(
+        "tensors of a GGUF file overlap",
+        "src/foresay/models/weights/gguf_header.py",
+        "if one.start + one.size > two.start:",
+        "if one.start > two.start:",
+        "tests/models/test_gguf.py::test_where_tensors_are",
+    ),
 )

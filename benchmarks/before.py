@@ -22,6 +22,7 @@ import statistics
 import sys
 import time
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,7 +153,8 @@ def main() -> None:
         for task, one in figures["tasks"].items():
             print(f"{task:8} {one['ratio']:.3f} ({one['low']:.3f} to {one['high']:.3f})")
 
-    other = {"rounds": options.rounds, "restarts": options.restarts}
+    other: dict[str, Any] = {"rounds": options.rounds, "restarts": options.restarts}
+    other["before"] = harness.commit(Path(options.before).absolute().parent)
     harness.finish("house", {**other, "tasks": tasks}, options, show)
 
 

@@ -127,13 +127,19 @@ def machine() -> dict[str, Any]:
     }
 
 
+def without_folders(argument: str) -> str:
+    """An argument of a command; of an absolute path only its last name: the rest is a machine's."""
+    option, equals, value = argument.rpartition("=")
+    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
+
+
 def write(name: str, figures: Mapping[str, Any], folder: Path) -> Path:
     """Writes <date>-<name>.json into the folder and returns its path."""
     today = date.today().isoformat()
     content = {
         "date": today,
         "commit": commit(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])],
         "machine": machine(),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         **figures,

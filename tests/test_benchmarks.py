@@ -83,6 +83,15 @@ def test_before(tmp_path: Path) -> None:
     small = "--only", "draft64", "--rounds", "2", "--restarts", "1"
     out, record = run("before.py", tmp_path, "--before", sys.executable, *small)
     assert 0.1 < record["tasks"]["draft64"]["ratio"] < 10 and "start 1: " in out
+    assert record["before"].removesuffix("+") == script("harness").commit().removesuffix("+")
+    assert "/" not in "".join(record["command"])
+
+
+def test_no_record_has_a_path_of_a_machine() -> None:
+    for record in (BENCHMARKS / "record").glob("*.json"):
+        command = json.loads(record.read_text()).get("command", [])
+        words = command.split() if isinstance(command, str) else command
+        assert not [word for word in words if word.rpartition("=")[2].startswith("/")], record.name
 
 
 def test_rollouts_memory(tmp_path: Path) -> None:

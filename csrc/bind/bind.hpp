@@ -65,6 +65,7 @@ void bind_sampling(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_decoder(nb::module_& m);
+void bind_paged(nb::module_& m);
 
 }  // namespace foresay
 

@@ -338,6 +338,7 @@ NB_MODULE(_core, m) {
     foresay::bind_attention(m);
     foresay::bind_linear(m);
     foresay::bind_decoder(m);
+    foresay::bind_paged(m);
     foresay::bind_levels(m);
     m.def("build_info", [] {
         foresay::Names info;

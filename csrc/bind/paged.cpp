@@ -1,0 +1,52 @@
+// Paged keys and values for Python. All of it is short work, done with the GIL held: texts of several threads share a pool.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/bind.hpp"
+#include "paged/step.hpp"
+
+using namespace nanobind::literals;
+
+namespace foresay {
+
+void bind_paged(nb::module_& m) {
+    nb::class_<PagePool>(m, "PagePool", "Which pages of a device's memory are free; see csrc/paged/pages.hpp.")
+        .def(nb::init<uint32_t>(), "pages"_a)
+        .def_prop_ro("pages", &PagePool::pages)
+        .def_prop_ro("free", &PagePool::free)
+        .def("take_copies", [](PagePool& self) {
+            std::vector<std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>>> batches;
+            for (SlotCopies& batch : self.take_copies()) batches.push_back(owned(std::move(batch.from), std::move(batch.to), std::move(batch.offsets)));
+            return batches;
+        }, nb::rv_policy::automatic, "Copies of slots that the device has to do now, in batches: from, to, offsets of groups.");
+    nb::class_<PagedText>(m, "PagedText", "The pages of one text's keys and values. Not for several threads at a time.")
+        .def(nb::init<std::shared_ptr<PagePool>>(), "pool"_a)
+        .def_prop_ro("length", &PagedText::length)
+        .def_prop_ro("capacity", &PagedText::capacity)
+        .def("slots", [](const PagedText& self) {
+            std::vector<int32_t> slots(self.length() + self.rows());
+            for (uint32_t i = 0; i < slots.size(); ++i) slots[i] = self.slot(i);
+            return own(std::move(slots));
+        }, nb::rv_policy::automatic, "Of the stored tokens, then of the last step's rows.")
+        .def("keep", &PagedText::keep, "path"_a, "The rows of the last step that become the text's next tokens.")
+        .def("cut", &PagedText::cut, "length"_a)
+        .def("copy_from", &PagedText::copy_from, "other"_a, "length"_a, "Full pages are shared.")
+        .def("begin_step", &PagedText::begin_step, "rows"_a)
+        .def("end_step", &PagedText::end_step, "rows"_a)
+        .def("check_integrity", &PagedText::check_integrity);
+    nb::class_<PagedStep>(m, "PagedStep", "What a device must know of a step; see csrc/paged/step.hpp.")
+        .def("__init__", [](PagedStep* self, std::vector<std::shared_ptr<PagedText>> texts, Tokens offsets, Tokens parents, uint32_t tile_rows) {
+            new (self) PagedStep(std::move(texts), {offsets.begin(), offsets.end()}, parents, tile_rows);
+        }, "texts"_a, "offsets"_a, "parents"_a, "tile_rows"_a)
+        .def_prop_ro("rows", &PagedStep::rows)
+        .def_prop_ro("items", &PagedStep::items)
+        .def_prop_ro("results", &PagedStep::results)
+        .def("size", &PagedStep::size, "row_capacity"_a, "item_capacity"_a)
+        .def("fill", [](const PagedStep& self, Tokens tokens, uint32_t row_capacity, uint32_t item_capacity,
+                        nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
+            self.fill(tokens, row_capacity, item_capacity, {out.data(), out.size()});
+        }, "tokens"_a, "row_capacity"_a, "item_capacity"_a, "out"_a, "Writes into out.")
+        .def("end", &PagedStep::end);
+}
+
+}  // namespace foresay

@@ -1,0 +1,1 @@
+"""Models on an NVIDIA GPU: Triton kernels over paged keys and values, one CUDA graph for each size of step."""

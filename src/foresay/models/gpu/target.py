@@ -1,0 +1,207 @@
+"""The target on a GPU: a dense decoder, run by our kernels over the weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy as copy_of
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresay._core import PagedStep, PagedText, PagePool
+from foresay.errors import InputError
+from foresay.models.gpu.attention import BLOCK, tile_rows
+from foresay.models.gpu.decoder import Decoder
+from foresay.models.gpu.elementwise import copy_slots
+from foresay.models.gpu.graphs import Graphs, item_size, result_size, row_size
+from foresay.models.gpu.inputs import Staging, StepInputs
+from foresay.models.gpu.workspace import Sizes, WorkspaceMemory
+from foresay.models.replacing import kinds_of, to_replace
+from foresay.models.rows import StepRows
+from foresay.models.target import Hidden, Outputs, SequenceInput
+from foresay.models.visibility import Visible
+
+__all__ = ["GpuTarget"]
+
+_NUMBERS = 1 << 21  # int32 of a step's inputs: 4 million tokens in pages, beside their rows
+
+
+class GpuTarget:
+    """A `Target`; `load.load_gpu` and `load.make_target` make and check one. `forward` returns
+    before the device has finished: who reads the logits waits for it.
+
+    decoder   the kernels' arguments
+    tensors   the weights, by all of their names
+    pages     of keys and values, for all texts together
+    kept      the numbers of the layers that run (see `skipping`)
+    memory    bytes of these pages
+
+    Mutates: only the texts given to `forward`, and the weights by `replace_weights`.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        tensors: Mapping[str, Tensor],
+        names: Mapping[str, Sequence[str]],
+        *,
+        pages: int,
+        identity: str | None = None,
+        graphs: bool = True,
+    ) -> None:
+        config, heads = decoder.config, decoder.heads
+        self.decoder = decoder
+        self.dtype, self.device = decoder.norm.dtype, decoder.norm.device
+        self.vocabulary = config.vocabulary
+        self.context = config.context
+        self.shapes = [(heads.keys, heads.padded, heads.padded)] * config.layers
+        self.kept: Sequence[int] = range(config.layers)
+        self.exact: bool | None = None
+        self.version = 0
+        self.depth = config.layers
+        self.threads = 1
+        self.identity = identity
+        self.model: Any = None  # of transformers, if the weights are its own
+        self._tensors, self._names = tensors, names
+        self._pool = PagePool(pages)
+        self._numbers = torch.zeros(
+            (config.layers, 2, pages + 1, heads.keys, BLOCK, heads.padded),
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self._staging = Staging(_NUMBERS, self.device)
+        self._space = WorkspaceMemory(
+            Sizes(config.width, config.inner, decoder.largest_parts(), heads),
+            self.dtype,
+            self.device,
+        )
+        self._graphs = Graphs(enabled=graphs and self.device.type == "cuda")
+        self._grown = 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        return sum(heads * (key + value) for heads, key, value in self.shapes) * self.dtype.itemsize
+
+    @property
+    def memory(self) -> int:
+        return self._pool.pages * BLOCK * self.bytes_per_token
+
+    @property
+    def layers(self) -> Sequence[Visible]:
+        """The visibility of each layer."""
+        return self.decoder.visible
+
+    @layers.setter
+    def layers(self, visible: Sequence[Visible]) -> None:
+        self.decoder.visible = visible
+        self._graphs.drop()
+
+    def open(self) -> PagedText:
+        return PagedText(self._pool)
+
+    def open_filled(self, tokens: int) -> PagedText:
+        kv = self.open()
+        kv.begin_step(tokens)
+        kv.end_step(tokens)
+        kv.keep(np.arange(tokens, dtype=np.int32))
+        pages = torch.from_numpy(np.unique(kv.slots() // BLOCK).astype(np.int64)).to(self.device)
+        made = torch.rand(self._numbers.shape[3:], dtype=torch.float32, device=self.device)
+        self._numbers[:, :, pages] = made.to(self.dtype)
+        return kv
+
+    def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
+        rows = StepRows.of(parts)
+        layers = _checked(hidden, self.depth)
+        kvs: list[Any] = [part.kv for part in parts]
+        step = PagedStep(kvs, rows.offsets, rows.parents, tile_rows(self.decoder.heads))
+        with self._here(), torch.inference_mode():
+            states = self._run(step, rows, layers)
+            step.end()
+            given = None
+            if hidden is True:
+                given = states[0]
+            elif layers:
+                given = torch.cat(states[1:], 1)
+            return Outputs(self.decoder.logits(states[0]), given)
+
+    def _run(self, step: PagedStep, rows: StepRows, layers: Sequence[int]) -> list[Tensor]:
+        """The needed rows' last hidden states, normed, and what goes into these layers."""
+        self._copy()
+        sizes = row_size(step.rows), item_size(step.items)
+        self._staging.send(step, rows.tokens, *sizes)
+        inputs = StepInputs.of(self._staging.buffer, *sizes)
+        space = self._space.views(sizes[0], result_size(step.results), len(layers))
+        if self._space.grown != self._grown:
+            self._graphs.drop()
+            self._grown = self._space.grown
+        self._graphs.run(
+            (*sizes, tuple(layers), tuple(self.kept)),
+            lambda: self.decoder.run(inputs, space, self._numbers, self.kept, layers),
+        )
+        found = [space.normed, *space.hidden]
+        if len(rows.needed) == step.rows and (np.diff(rows.needed) == 1).all():
+            return [each[: step.rows].clone() for each in found]
+        needed = torch.from_numpy(rows.needed).to(self.device, non_blocking=True)
+        return [each.index_select(0, needed) for each in found]
+
+    def _copy(self) -> None:
+        """Move the keys and values of tokens that were kept, and copy those of shared prefixes."""
+        layers, _, _, heads, _, width = self._numbers.shape
+        for batch in self._pool.take_copies():
+            groups = len(batch[2]) - 1
+            sent = torch.from_numpy(np.concatenate(batch)).to(self.device, non_blocking=True)
+            source, target, offsets = sent.split([len(each) for each in batch])
+            copy_slots[(groups, 2 * layers, heads)](
+                self._numbers, source, target, offsets, self._numbers.stride(1), heads,
+                block=BLOCK, width=width, many=16, num_warps=4,
+            )  # fmt: skip
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """Triton starts kernels on the current device."""
+        if self.device.type != "cuda":
+            yield
+            return
+        with torch.cuda.device(self.device):
+            yield
+
+    def only(self, kept: Sequence[int]) -> GpuTarget:
+        """See `skipping.HasLayers`."""
+        made = copy_of(self)
+        made.kept = [self.kept[at] for at in kept]
+        return made
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def weights_changed(self) -> None:
+        """The owner of the weights has written into them: what was computed before is of no use."""
+        self.version += 1
+
+    def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
+        given = to_replace(weights, self._names, kinds_of(self._tensors))
+        # All are here before the first is written, so that what fails changes nothing.
+        made = {
+            name: tensor.detach().to(self.device, self._tensors[name].dtype)
+            for name, tensor in given.items()
+        }
+        try:
+            with torch.inference_mode():
+                for name, tensor in made.items():
+                    self._tensors[name].copy_(tensor)
+        finally:
+            self.version += 1  # also after an interrupt: some of the weights are others now
+
+
+def _checked(hidden: Hidden, depth: int) -> tuple[int, ...]:
+    """The layers whose inputs are asked for."""
+    if isinstance(hidden, bool):
+        return ()
+    if not all(0 <= number < depth for number in hidden):
+        raise InputError(
+            f"hidden states of layers {list(hidden)} are asked for; expected 0 to {depth - 1}"
+        )
+    return hidden

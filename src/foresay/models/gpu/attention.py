@@ -6,8 +6,8 @@ text (`csrc/paged/step.hpp`); `combine` adds a row's chunks in their order.
 
 The bits of a row depend on its query, its position and the keys that it sees, in the order of the
 text, and on nothing else. A block of keys that a row does not see changes nothing of it, to the
-bit: its weights are 0 and its sums are multiplied by 1. A product has 64 rows, filled up, so that
-it is always made of the same instructions.
+bit: its weights are 0 and its sums are multiplied by 1. The keys are the left side of a product and
+the rows the right one, so that it is made of the same instructions for few rows and for many.
 
 With TRITON_INTERPRET=1 all this runs on the CPU, slowly.
 """
@@ -20,14 +20,14 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from foresay.models.gpu.chained import begin_early, chained, wait_for_kernel_before
 from foresay.models.gpu.inputs import StepInputs
 
-__all__ = ["BLOCK", "TILE", "Heads", "attention", "tile_rows"]
+__all__ = ["BLOCK", "Heads", "attention", "tile_for"]
 
-TILE = 64
-"""Rows of a product: nodes times query heads."""
 BLOCK = 64
 """Keys that are read at once: a page."""
+_TILES = (16, 32, 64, 128)
 _ITEM_FIELDS = tl.constexpr(10)  # PagedStep::kItemFields
 
 
@@ -46,9 +46,9 @@ class Heads:
         return self.queries // self.keys
 
 
-def tile_rows(heads: Heads) -> int:
-    """Nodes in a tile."""
-    return TILE // heads.group
+def tile_for(rows: int, heads: Heads) -> int:
+    """How large tiles are where texts have at most so many rows: nodes times query heads."""
+    return next((tile for tile in _TILES if tile // heads.group >= rows), _TILES[-1])
 
 
 def attention(
@@ -61,6 +61,7 @@ def attention(
     out: Tensor,
     heads: Heads,
     *,
+    tile: int,
     scaling: float,
     window: int = 0,
     cap: float = 0.0,
@@ -69,56 +70,60 @@ def attention(
 
     query    [rows, query heads, padded]
     keys     [pages, key heads, BLOCK, padded], and values too
-    results  float32 [.., query heads, padded], and states [.., query heads, 2]: for the chunks
+    results  float32 [.., query heads, padded], and states [2, .., query heads]: for the chunks
+    tile     as the step was laid out for
 
     Mutates: out, results, states.
     """
+    how = chained(query.device)
+    between = len(states) // 2
     attend[(inputs.item_capacity, heads.keys)](
         query, keys, values, inputs.items, inputs.positions, inputs.row_paths, inputs.path_slots,
-        inputs.path_ends, inputs.heap, results, states, scaling * 1.4426950408889634, cap, window,
-        group=heads.group, key_heads=heads.keys, width=heads.padded, tile=TILE, block=BLOCK,
-        capped=cap > 0, windowed=window > 0, num_warps=4, num_stages=3,
+        inputs.path_ends, inputs.heap, results, states, between,
+        scaling * 1.4426950408889634, cap, window,
+        group=heads.group, key_heads=heads.keys, width=heads.padded, tile=tile, block=BLOCK,
+        capped=cap > 0, windowed=window > 0, num_warps=4 if tile <= 64 else 8,
+        num_stages=3 if tile <= 32 else 2, **how,
     )  # fmt: skip
     combine[(inputs.row_capacity, heads.queries)](
-        results, states, inputs.first_results, inputs.strides, inputs.counts, out,
-        heads.queries, heads.width, padded=heads.padded, num_warps=1,
+        results, states, between, inputs.first_results, inputs.strides, inputs.counts, out,
+        heads.queries, heads.width, padded=heads.padded, num_warps=1, **how,
     )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def add_block(query, keys, values, visible, top, total, sums, scale, cap, capped: tl.constexpr):  # type: ignore[no-untyped-def]
     """One block of keys more, by the softmax that goes along: the highest score so far, the sum of
-    the weights, and the weighted values."""
-    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    the weights, and the weighted values [width, tile]."""
+    scores = tl.dot(keys, query, input_precision="ieee") * scale
     if capped:
         # tanh by exp2, of a score that log2(e) was multiplied into
         size = tl.exp2(-2.0 * tl.abs(scores) / cap)
         bent = (1.0 - size) / (1.0 + size) * (cap * 1.4426950408889634)
         scores = tl.where(scores < 0, -bent, bent)
     scores = tl.where(visible, scores, -float("inf"))
-    higher = tl.maximum(top, tl.max(scores, 1))
+    higher = tl.maximum(top, tl.max(scores, 0))
     safe = tl.where(higher == -float("inf"), 0.0, higher)
-    weights = tl.exp2(scores - safe[:, None])
+    weights = tl.exp2(scores - safe[None, :])
     rescale = tl.exp2(top - safe)
-    total = total * rescale + tl.sum(weights, 1)
-    sums = sums * rescale[:, None]
-    sums = tl.dot(weights.to(values.dtype), values, sums, input_precision="ieee")
+    total = total * rescale + tl.sum(weights, 0)
+    sums = sums * rescale[None, :]
+    sums = tl.dot(tl.trans(values), weights.to(values.dtype), sums, input_precision="ieee")
     return higher, total, sums
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def attend(  # type: ignore[no-untyped-def]
     query_at, keys_at, values_at, items_at, positions_at, row_paths_at, path_slots_at,
-    path_ends_at, heap_at, results_at, states_at, scale, cap, window,
+    path_ends_at, heap_at, results_at, states_at, between, scale, cap, window,
     group: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr,
-    block: tl.constexpr, capped: tl.constexpr, windowed: tl.constexpr,
+    block: tl.constexpr, capped: tl.constexpr, windowed: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """One item, one head of keys: all blocks of its chunk."""
+    begin_early(chained)
     item_at = items_at + tl.program_id(0) * _ITEM_FIELDS
     key_head = tl.program_id(1)
     first, rows = tl.load(item_at), tl.load(item_at + 1)
-    if rows == 0:
-        return
     pages, stored = tl.load(item_at + 2), tl.load(item_at + 3)
     path_begin, path_end = tl.load(item_at + 4), tl.load(item_at + 5)
     begin, end = tl.load(item_at + 6), tl.load(item_at + 7)
@@ -131,73 +136,96 @@ def attend(  # type: ignore[no-untyped-def]
     path = tl.load(row_paths_at + first + row, live, -1)
     dim, key = tl.arange(0, width), tl.arange(0, block)
     heads: tl.constexpr = key_heads * group
-    query = tl.load(
-        query_at + ((first + row) * heads + head)[:, None] * width + dim[None, :],
-        live[:, None],
-        0.0,
-    )
-    top = tl.full([tile], -float("inf"), tl.float32)
-    total = tl.zeros([tile], tl.float32)
-    sums = tl.zeros([tile, width], tl.float32)
     nearest = position - (1 << 30)
     if windowed:
         nearest = position - window
         begin = tl.maximum(begin, tl.maximum(low - window + 1, 0) // block)
     whole = stored // block  # blocks that are stored whole
     inside = key[:, None] * width + dim[None, :]
+    wait_for_kernel_before(chained)
+    if rows == 0:
+        return
+    query = tl.trans(
+        tl.load(
+            query_at + ((first + row) * heads + head)[:, None] * width + dim[None, :],
+            live[:, None],
+            0.0,
+        )
+    )
+    top = tl.full([tile], -float("inf"), tl.float32)
+    total = tl.zeros([tile], tl.float32)
+    sums = tl.zeros([width, tile], tl.float32)
     for at in range(begin, tl.minimum(end, whole)):
         page = tl.load(heap_at + pages + at).to(tl.int64)
         from_here = (page * key_heads + key_head) * (block * width)
         keys = tl.load(keys_at + from_here + inside)
         values = tl.load(values_at + from_here + inside)
-        visible = (at * block + key)[None, :] > nearest[:, None]
+        visible = (at * block + key)[:, None] > nearest[None, :]
         top, total, sums = add_block(
             query, keys, values, visible, top, total, sums, scale, cap, capped
         )
-    for number in range(path_begin, path_end):
-        slots_at = heap_at + tl.load(path_slots_at + number)
-        last = tl.load(path_ends_at + number)
-        for at in range(tl.maximum(begin, whole), tl.minimum(end, (last + block - 1) // block)):
-            place = at * block + key
-            slot = tl.load(slots_at + place - whole * block, place < last, 0)
-            page, offset = (slot // block).to(tl.int64), slot % block
-            from_here = ((page * key_heads + key_head) * block + offset) * width
-            mine = (place < last)[:, None]
-            keys = tl.load(keys_at + from_here[:, None] + dim[None, :], mine, 0.0)
-            values = tl.load(values_at + from_here[:, None] + dim[None, :], mine, 0.0)
-            visible = (place[None, :] <= position[:, None]) & (place[None, :] > nearest[:, None])
-            visible &= (path == number)[:, None]
-            top, total, sums = add_block(
-                query, keys, values, visible, top, total, sums, scale, cap, capped
-            )
-    to = ((out + row) * heads + head).to(tl.int64)
-    tl.store(results_at + to[:, None] * width + dim[None, :], sums, live[:, None])
-    tl.store(states_at + to * 2, top, live)
-    tl.store(states_at + to * 2 + 1, total, live)
+    if end > whole:
+        for number in range(path_begin, path_end):
+            slots_at = heap_at + tl.load(path_slots_at + number) - whole * block
+            last = tl.load(path_ends_at + number)
+            to = tl.minimum(end, (last + block - 1) // block)
+            for at in range(tl.maximum(begin, whole), to):
+                place = at * block + key
+                slot = tl.load(slots_at + place, place < last, 0)
+                page, offset = (slot // block).to(tl.int64), slot % block
+                from_here = ((page * key_heads + key_head) * block + offset) * width
+                mine = (place < last)[:, None]
+                keys = tl.load(keys_at + from_here[:, None] + dim[None, :], mine, 0.0)
+                values = tl.load(values_at + from_here[:, None] + dim[None, :], mine, 0.0)
+                visible = place[:, None] <= position[None, :]
+                visible &= (place[:, None] > nearest[None, :]) & (path == number)[None, :]
+                top, total, sums = add_block(
+                    query, keys, values, visible, top, total, sums, scale, cap, capped
+                )
+    to_here = ((out + row) * heads + head).to(tl.int64)
+    tl.store(results_at + to_here[None, :] * width + dim[:, None], sums, live[None, :])
+    tl.store(states_at + to_here, top, live)
+    tl.store(states_at + between + to_here, total, live)
+
+
+_STATES, _RESULTS = tl.constexpr(64), tl.constexpr(8)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def combine(  # type: ignore[no-untyped-def]
-    results_at, states_at, firsts_at, strides_at, counts_at, out_at, heads, width,
-    padded: tl.constexpr,
+    results_at, states_at, between, firsts_at, strides_at, counts_at, out_at, heads, width,
+    padded: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """One row and head: its chunks together, in their order. A chunk of which it sees nothing
-    changes nothing."""
+    changes nothing, and so do places behind the last one."""
+    begin_early(chained)
     row, head = tl.program_id(0), tl.program_id(1)
     first, stride = tl.load(firsts_at + row), tl.load(strides_at + row)
-    dim = tl.arange(0, padded)
-    top = tl.full([], -float("inf"), tl.float32)
-    total = tl.full([], 0.0, tl.float32)
-    sums = tl.zeros([padded], tl.float32)
-    for chunk in range(tl.load(counts_at + row)):
-        at = ((first + chunk * stride) * heads + head).to(tl.int64)
-        there, weight = tl.load(states_at + at * 2), tl.load(states_at + at * 2 + 1)
-        higher = tl.maximum(top, there)
-        safe = tl.where(higher == -float("inf"), 0.0, higher)
-        mine, its = tl.exp2(top - safe), tl.exp2(there - safe)
-        total = total * mine + weight * its
-        sums = sums * mine + tl.load(results_at + at * padded + dim) * its
-        top = higher
-    mean = sums / tl.where(total == 0.0, 1.0, total)
+    count = tl.load(counts_at + row)
+    dim, many, some = tl.arange(0, padded), tl.arange(0, _STATES), tl.arange(0, _RESULTS)
+    wait_for_kernel_before(chained)
+    top = tl.full([_STATES], -float("inf"), tl.float32)
+    for begin in range(0, count, _STATES):
+        at = (first + (begin + many) * stride) * heads + head
+        top = tl.maximum(top, tl.load(states_at + at, begin + many < count, -float("inf")))
+    highest = tl.max(top)
+    highest = tl.where(highest == -float("inf"), 0.0, highest)
+    totals = tl.zeros([_STATES], tl.float32)
+    for begin in range(0, count, _STATES):
+        at = (first + (begin + many) * stride) * heads + head
+        inside = begin + many < count
+        its = tl.exp2(tl.load(states_at + at, inside, -float("inf")) - highest)
+        totals += tl.load(states_at + between + at, inside, 0.0) * its
+    sums = tl.zeros([_RESULTS, padded], tl.float32)
+    for begin in range(0, count, _RESULTS):
+        at = ((first + (begin + some) * stride) * heads + head).to(tl.int64)
+        inside = begin + some < count
+        its = tl.exp2(tl.load(states_at + at, inside, -float("inf")) - highest)
+        found = tl.load(
+            results_at + at[:, None] * padded + dim[None, :], inside[:, None], 0.0
+        )
+        sums += found * its[:, None]
+    total = tl.sum(totals)
+    mean = tl.sum(sums, 0) / tl.where(total == 0.0, 1.0, total)
     out = out_at + (row * heads + head) * width + dim
     tl.store(out, mean.to(out_at.dtype.element_ty), dim < width)

@@ -13,7 +13,8 @@ from torch import Tensor
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.decoder_config import DecoderConfig
 from foresay.models.gpu import elementwise
-from foresay.models.gpu.attention import BLOCK, TILE, Heads, attention
+from foresay.models.gpu.attention import BLOCK, Heads, attention
+from foresay.models.gpu.chained import chained
 from foresay.models.gpu.inputs import StepInputs
 from foresay.models.gpu.products import Matrix, gated_product, matrix_of, product
 from foresay.models.gpu.workspace import Workspace
@@ -184,6 +185,7 @@ class Decoder:
         space: Workspace,
         pool: Tensor,
         kept: Sequence[int],
+        tile: int,
         hidden: Sequence[int] = (),
     ) -> None:
         """Compute the rows of a step: their last hidden states, normed, are in `space.normed`; what
@@ -191,27 +193,28 @@ class Decoder:
 
         pool  [layers, 2, pages, key heads, BLOCK, padded]: keys and values of all texts
         kept  the numbers of the layers that run
+        tile  of attention, as the step was laid out for
 
         Mutates: the workspace, and the pool at the rows' slots.
         """
         config, rows, eps = self.config, inputs.row_capacity, self.config.eps
         padded = triton.next_power_of_2(config.width)
         warps = 4 if padded <= 2048 else 8
-        above = config.kind.above_one
+        above, how = config.kind.above_one, chained(pool.device)
         first = self.weights[kept[0]]
         elementwise.embed[(rows,)](
             inputs.tokens, self.embedding, space.residual, first.norms[0], space.normed,
             config.width, eps, config.width**0.5 if config.kind.scaled else 1.0,
-            padded=padded, above_one=above, num_warps=warps,
+            padded=padded, above_one=above, num_warps=warps, **{**how, "launch_pdl": False},
         )  # fmt: skip
 
         def add(matrix: Matrix, bias: Tensor | None, after: Tensor | None, norm: Tensor) -> None:
             parts = space.products(matrix)
             elementwise.add_and_norm[(rows,)](
-                parts, matrix.parts, rows * matrix.outputs, norm if bias is None else bias,
+                parts, rows * matrix.outputs, norm if bias is None else bias,
                 norm if after is None else after, space.residual, norm, space.normed,
-                config.width, eps, padded=padded, biased=bias is not None,
-                after=after is not None, above_one=above, num_warps=warps,
+                config.width, eps, parts=matrix.parts, padded=padded, biased=bias is not None,
+                after=after is not None, above_one=above, num_warps=warps, **how,
             )  # fmt: skip
 
         for place, number in enumerate(kept):
@@ -223,7 +226,7 @@ class Decoder:
             self._rotate(layer, inputs, space, pool[number], config.ropes[number])
             attention(
                 space.query, pool[number, 0], pool[number, 1], inputs, space.results, space.states,
-                space.attended, self.heads, scaling=config.scaling,
+                space.attended, self.heads, tile=tile, scaling=config.scaling,
                 window=self.visible[number].window, cap=config.score_cap,
             )  # fmt: skip
             product(space.attended, layer.out, space.products(layer.out))
@@ -245,12 +248,12 @@ class Decoder:
         biases: Any = layer.biases or (parts, parts, parts)
         norms: Any = layer.head_norms or (parts, parts)
         elementwise.rotate_and_store[(inputs.row_capacity, heads.queries + 2 * heads.keys)](
-            parts, layer.qkv.parts, inputs.row_capacity * layer.qkv.outputs, *biases, *norms,
+            parts, inputs.row_capacity * layer.qkv.outputs, *biases, *norms,
             cosines, sines, inputs.positions, inputs.slots, space.query, pool[0], pool[1],
-            self.config.eps, queries=heads.queries, key_heads=heads.keys, width=heads.width,
+            self.config.eps, parts=layer.qkv.parts, queries=heads.queries, key_heads=heads.keys, width=heads.width,
             turned=2 * cosines.shape[1], padded=heads.padded, block=BLOCK,
             biased=layer.biases is not None, normed=layer.head_norms is not None,
-            above_one=self.config.kind.above_one, num_warps=1,
+            above_one=self.config.kind.above_one, num_warps=1, **chained(pool.device),
         )  # fmt: skip
 
     def logits(self, states: Tensor) -> Tensor:
@@ -261,5 +264,3 @@ class Decoder:
         cap = self.config.logit_cap
         return found[0].div_(cap).tanh_().mul_(cap) if cap else found[0]
 
-
-assert TILE % 64 == 0  # so that a product is always made of the same instructions

@@ -9,15 +9,19 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
+from foresay.models.gpu.chained import begin_early, wait_for_kernel_before
+
 __all__ = ["add_and_norm", "copy_slots", "embed", "rotate_and_store"]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def embed(  # type: ignore[no-untyped-def]
     tokens_at, table_at, residual_at, norm_at, out_at, width, eps, scale,
-    padded: tl.constexpr, above_one: tl.constexpr,
+    padded: tl.constexpr, above_one: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """The embedding of a row's token is its residual; out: its norm."""
+    begin_early(chained)
+    wait_for_kernel_before(chained)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, padded)
     inside = at < width
@@ -38,24 +42,27 @@ def norm_of(x, norm_at, at, inside, width, eps, above_one: tl.constexpr):  # typ
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def sum_of_parts(parts_at, parts, between, at, inside):  # type: ignore[no-untyped-def]
+def sum_of_parts(parts_at, parts: tl.constexpr, between, at, inside):  # type: ignore[no-untyped-def]
     """The parts of a product, in their order."""
     total = tl.load(parts_at + at, inside, 0.0)
-    for part in range(1, parts):
+    for part in tl.static_range(1, parts):
         total += tl.load(parts_at + part * between + at, inside, 0.0)
     return total
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def add_and_norm(  # type: ignore[no-untyped-def]
-    parts_at, parts, between, bias_at, after_at, residual_at, norm_at, out_at, width, eps,
-    padded: tl.constexpr, biased: tl.constexpr, after: tl.constexpr, above_one: tl.constexpr,
+    parts_at, between, bias_at, after_at, residual_at, norm_at, out_at, width, eps,
+    parts: tl.constexpr, padded: tl.constexpr, biased: tl.constexpr, after: tl.constexpr,
+    above_one: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """A product, with its bias, is added to the residual, normed before if `after`; out: the norm of
     the sum."""
+    begin_early(chained)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, padded)
     inside = at < width
+    wait_for_kernel_before(chained)
     x = sum_of_parts(parts_at + row * width, parts, between, at, inside)
     if biased:
         x += tl.load(bias_at + at, inside, 0.0).to(tl.float32)
@@ -69,15 +76,19 @@ def add_and_norm(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def rotate_and_store(  # type: ignore[no-untyped-def]
-    parts_at, parts, between, query_bias_at, key_bias_at, value_bias_at, query_norm_at, key_norm_at,
+    parts_at, between, query_bias_at, key_bias_at, value_bias_at, query_norm_at, key_norm_at,
     cosines_at, sines_at, positions_at, slots_at, query_at, keys_at, values_at, eps,
-    queries: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr, turned: tl.constexpr,
+    parts: tl.constexpr, queries: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr, turned: tl.constexpr,
     padded: tl.constexpr, block: tl.constexpr, biased: tl.constexpr, normed: tl.constexpr,
-    above_one: tl.constexpr,
+    above_one: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: of queries and keys RoPE, after their norm if there is one; queries go
     to their buffer, keys and values to their slot."""
+    begin_early(chained)
     row, head = tl.program_id(0), tl.program_id(1)
+    position = tl.load(positions_at + row).to(tl.int64)
+    slot = tl.load(slots_at + row)
+    wait_for_kernel_before(chained)
     at = tl.arange(0, padded)
     inside = at < width
     half: tl.constexpr = turned // 2
@@ -110,7 +121,6 @@ def rotate_and_store(  # type: ignore[no-untyped-def]
                 mine += 1.0
                 its += 1.0
             x, y = x * scale * mine, y * scale * its
-        position = tl.load(positions_at + row).to(tl.int64)
         angle = position * half + tl.where(at < half, at, at - half)
         cosine = tl.load(cosines_at + angle, at < turned, 1.0)
         sine = tl.load(sines_at + angle, at < turned, 0.0)
@@ -119,7 +129,6 @@ def rotate_and_store(  # type: ignore[no-untyped-def]
         to = query_at + (row * queries + own).to(tl.int64) * padded + at
         tl.store(to, x.to(query_at.dtype.element_ty))
     else:
-        slot = tl.load(slots_at + row)
         page, offset = (slot // block).to(tl.int64), slot % block
         place = ((page * key_heads + own) * block + offset) * padded + at
         if is_value:

@@ -1,10 +1,9 @@
 """Products of rows and weights, in Triton: a row's bits do not depend on how many rows there are.
 
-The weights are the left side of each product, 64 outputs at a time, and the rows the right side,
-16 to 256 of them: so few rows cost what one costs, and the sum over the inputs has the same order
-whatever their number. Where a matrix has too few outputs to keep a GPU busy, its inputs are
-divided into parts, a number that the matrix alone decides; whoever reads the result adds them
-in their order.
+The weights are the left side of each product and the rows the right one, 16 to 256 at a time: so
+few rows cost what one costs, and the sum over the inputs has the same order whatever their number.
+Where a matrix has too few outputs to keep a GPU busy, its inputs are divided into parts, a number
+that the matrix alone decides; whoever reads the result adds them in their order.
 """
 
 from __future__ import annotations
@@ -17,11 +16,16 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-__all__ = ["Matrix", "gated_product", "matrix_of", "product", "row_tile"]
+from foresay.models.gpu.chained import begin_early, chained, fetch, wait_for_kernel_before
 
-_OUTPUTS = 64  # of one program
-_PROGRAMS = 256  # that keep a GPU busy
+__all__ = ["Matrix", "gated_product", "matrix_of", "product", "tiles_of"]
+
+_OUTPUTS = 64  # of one program, where there are few rows
+_PROGRAMS = 160  # that keep a GPU busy
+_GRAIN = 128  # inputs of a part are a multiple
 _LEAST = 256  # inputs of a part
+_ROWS = 256  # of one program, at most
+_FETCHED = 512  # inputs of a program that are fetched while it waits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,11 +33,11 @@ class Matrix:
     """One to three weights with the same inputs, whose outputs stand side by side.
 
     weights  [outputs, inputs] each, row by row, of one dtype; used where they are
-    parts    in how many parts the inputs are added
+    part     inputs that are added together; parts: how many of these there are
     """
 
     weights: Sequence[Tensor]
-    parts: int
+    part: int
 
     @property
     def inputs(self) -> int:
@@ -43,27 +47,40 @@ class Matrix:
     def outputs(self) -> int:
         return sum(int(weight.shape[0]) for weight in self.weights)
 
+    @property
+    def parts(self) -> int:
+        return -(-self.inputs // self.part)
+
 
 def matrix_of(*weights: Tensor, whole: bool = False) -> Matrix:
     """`whole`: its inputs are not divided."""
     inputs = int(weights[0].shape[1])
+    if whole:
+        return Matrix(weights, inputs)
     tiles = sum(triton.cdiv(weight.shape[0], _OUTPUTS) for weight in weights)
-    most = max(inputs // _LEAST, 1)
-    parts = 1 if whole else max(min(round(_PROGRAMS / tiles), most), 1)
-    return Matrix(weights, parts)
+    wanted = inputs * tiles / _PROGRAMS
+    return Matrix(weights, min(max(round(wanted / _GRAIN) * _GRAIN, _LEAST), inputs))
 
 
-def row_tile(rows: int) -> int:
-    """Rows of one program: they read the weights once."""
-    return min(max(triton.next_power_of_2(rows), 16), 128)
+def tiles_of(rows: int) -> tuple[int, int]:
+    """How the rows of one program are divided: those of the two products that share its weights."""
+    each = triton.cdiv(rows, triton.cdiv(rows, _ROWS))
+    if 64 < each <= 96:
+        return 64, 32
+    first = min(triton.next_power_of_2(max(each, 16)), 128)
+    return first, 0 if first >= each else max(triton.next_power_of_2(each - first), 16)
 
 
-def _shape(inputs: int, tile: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """Inputs of a step of a program, its warps, and how many steps are under way."""
+def _shape(tiles: tuple[int, int], dtype: torch.dtype, width: int) -> tuple[int, int, int, int]:
+    """Outputs of a program, inputs of its steps, its warps, and how many steps are under way."""
     if dtype == torch.float32:
-        return 32, 4, 2
-    step = 128 if inputs % 128 == 0 and tile <= 64 else 64
-    return step, 8 if tile > 64 else 4, 4
+        return _OUTPUTS, 32, 4, 2
+    rows = sum(tiles)
+    if rows <= 64:
+        return _OUTPUTS, 128 // width, 4, 4
+    if rows <= 128:
+        return 128 // width, 64, 8, 4
+    return 128 // width, 64, 8, 3
 
 
 def product(rows: Tensor, matrix: Matrix, out: Tensor) -> None:
@@ -76,15 +93,15 @@ def product(rows: Tensor, matrix: Matrix, out: Tensor) -> None:
     first, *others = matrix.weights
     offsets = [(other.data_ptr() - first.data_ptr()) // first.element_size() for other in others]
     sizes = [int(weight.shape[0]) for weight in matrix.weights]
-    count, inputs, tile = len(rows), matrix.inputs, row_tile(len(rows))
-    step, warps, stages = _shape(inputs, tile, rows.dtype)
-    part = triton.cdiv(triton.cdiv(inputs, matrix.parts), 128) * 128
-    tiles = [triton.cdiv(size, _OUTPUTS) for size in sizes]
-    multiply[(sum(tiles), matrix.parts, triton.cdiv(count, tile))](
-        rows, first, out, count, inputs, part, matrix.outputs,
-        *_three(sizes), *_three(offsets, 2),
-        outputs=_OUTPUTS, tile=tile, step=step, even=inputs % step == 0 and part % step == 0,
-        num_warps=warps, num_stages=stages,
+    count, inputs, tiles = len(rows), matrix.inputs, tiles_of(len(rows))
+    outputs, step, warps, stages = _shape(tiles, rows.dtype, 1)
+    many = [triton.cdiv(size, outputs) for size in sizes]
+    even = inputs % step == 0 and matrix.part % step == 0
+    multiply[(sum(many), matrix.parts, triton.cdiv(count, sum(tiles)))](
+        rows, first, out, count, inputs, matrix.part, matrix.outputs,
+        *_three(sizes), *_three(offsets, 2), outputs=outputs, tile=tiles[0], tile2=tiles[1],
+        step=step, even=even, fetched=_FETCHED, num_warps=warps, num_stages=stages,
+        **chained(rows.device),
     )  # fmt: skip
 
 
@@ -98,25 +115,25 @@ def gated_product(rows: Tensor, gate: Tensor, up: Tensor, out: Tensor, *, gelu: 
     Mutates: out.
     """
     outputs, inputs = gate.shape
-    count, tile = len(rows), row_tile(len(rows))
-    step, warps, stages = _shape(inputs, tile, rows.dtype)
-    step = min(step, 64)  # two weights are under way
+    count, tiles = len(rows), tiles_of(len(rows))
+    width, step, warps, stages = _shape(tiles, rows.dtype, 2)
     between = (up.data_ptr() - gate.data_ptr()) // gate.element_size()
-    multiply_gated[(triton.cdiv(outputs, _OUTPUTS), triton.cdiv(count, tile))](
-        rows, gate, between, out, count, inputs, outputs,
-        width=_OUTPUTS, tile=tile, step=step, even=inputs % step == 0, gelu=gelu,
-        num_warps=warps, num_stages=stages,
+    multiply_gated[(triton.cdiv(outputs, width), triton.cdiv(count, sum(tiles)))](
+        rows, gate, between, out, count, inputs, outputs, width=width, tile=tiles[0],
+        tile2=tiles[1], step=step, even=inputs % step == 0, gelu=gelu, fetched=_FETCHED,
+        num_warps=warps, num_stages=stages, **chained(rows.device),
     )  # fmt: skip
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
 def multiply(  # type: ignore[no-untyped-def]
     rows_at, weights_at, out_at, count, inputs, part, all_outputs, size0, size1, size2,
-    offset1, offset2, outputs: tl.constexpr, tile: tl.constexpr, step: tl.constexpr,
-    even: tl.constexpr,
+    offset1, offset2, outputs: tl.constexpr, tile: tl.constexpr, tile2: tl.constexpr,
+    step: tl.constexpr, even: tl.constexpr, fetched: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
-    """64 outputs of one part of the inputs, for a tile of rows."""
-    number, split, row_tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Some outputs of one part of the inputs, for one or two tiles of rows."""
+    begin_early(chained)
+    number, split = tl.program_id(0), tl.program_id(1)
     tiles0, tiles1 = tl.cdiv(size0, outputs), tl.cdiv(size1, outputs)
     second, third = number >= tiles0, number >= tiles0 + tiles1
     own = number - tl.where(third, tiles0 + tiles1, tl.where(second, tiles0, 0))
@@ -124,56 +141,109 @@ def multiply(  # type: ignore[no-untyped-def]
     column = tl.where(third, size0 + size1, tl.where(second, size0, 0))
     matrix = tl.where(third, offset2, tl.where(second, offset1, 0))
     output = own * outputs + tl.arange(0, outputs)
-    row = row_tile * tile + tl.arange(0, tile)
     each = tl.arange(0, step)
     safe = tl.minimum(output, size - 1).to(tl.int64)
-    weights_at += tl.multiple_of(matrix.to(tl.int64), 8) + safe[:, None] * inputs + each[None, :]
-    rows_at += row[:, None] * inputs + each[None, :]
+    weights_at += tl.multiple_of(matrix.to(tl.int64), 8)
+    begin, end = split * part, tl.minimum(split * part + part, inputs)
+    lines = begin + tl.arange(0, fetched // 64) * 64
+    ahead = safe[:, None] * inputs + tl.minimum(lines, end - 1)[None, :]
+    fetch(weights_at + ahead, chained)
+    weights_at += safe[:, None] * inputs + each[None, :]
+    row = tl.program_id(2) * (tile + tile2) + tl.arange(0, tile)
+    some_at = rows_at + row[:, None] * inputs + each[None, :]
     there = (row < count)[:, None]
     sums = tl.zeros([outputs, tile], tl.float32)
-    for at in range(split * part, tl.minimum(split * part + part, inputs), step):
+    more: tl.constexpr = tile2 > 0
+    if more:
+        row2 = tl.program_id(2) * (tile + tile2) + tile + tl.arange(0, tile2)
+        some2_at = rows_at + row2[:, None] * inputs + each[None, :]
+        there2 = (row2 < count)[:, None]
+        sums2 = tl.zeros([outputs, tile2], tl.float32)
+    wait_for_kernel_before(chained)
+    for at in range(begin, end, step):
         if even:
             weights = tl.load(weights_at + at)
-            some = tl.load(rows_at + at, there, 0.0)
+            some = tl.load(some_at + at, there, 0.0)
         else:
-            inside = (at + each < inputs)[None, :]
+            inside = (at + each < end)[None, :]
             weights = tl.load(weights_at + at, inside, 0.0)
-            some = tl.load(rows_at + at, there & inside, 0.0)
+            some = tl.load(some_at + at, there & inside, 0.0)
         sums = tl.dot(weights, tl.trans(some), sums, input_precision="ieee")
-    to = (split * count + row).to(tl.int64)[None, :] * all_outputs + (column + output)[:, None]
-    tl.store(out_at + to, sums, (output < size)[:, None] & (row < count)[None, :])
+        if more:
+            if even:
+                some2 = tl.load(some2_at + at, there2, 0.0)
+            else:
+                some2 = tl.load(some2_at + at, there2 & (at + each < end)[None, :], 0.0)
+            sums2 = tl.dot(weights, tl.trans(some2), sums2, input_precision="ieee")
+    valid, place = (output < size)[:, None], (column + output)[:, None]
+    to = (split * count + row).to(tl.int64)[None, :] * all_outputs + place
+    tl.store(out_at + to, sums, valid & (row < count)[None, :])
+    if more:
+        to2 = (split * count + row2).to(tl.int64)[None, :] * all_outputs + place
+        tl.store(out_at + to2, sums2, valid & (row2 < count)[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def activated(gates, ups, gelu: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What becomes of a gate and its up."""
+    if gelu:
+        inner = 0.7978845608028654 * (gates + 0.044715 * gates * gates * gates)
+        return gates / (1.0 + tl.exp(-2.0 * inner)) * ups
+    return gates / (1.0 + tl.exp(-gates)) * ups
+
+
+@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
 def multiply_gated(  # type: ignore[no-untyped-def]
     rows_at, gate_at, between, out_at, count, inputs, outputs, width: tl.constexpr,
-    tile: tl.constexpr, step: tl.constexpr, even: tl.constexpr, gelu: tl.constexpr,
+    tile: tl.constexpr, tile2: tl.constexpr, step: tl.constexpr, even: tl.constexpr,
+    gelu: tl.constexpr, fetched: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
-    """64 outputs of both, and what becomes of them."""
+    """Some outputs of both, and what becomes of them."""
+    begin_early(chained)
     output = tl.program_id(0) * width + tl.arange(0, width)
-    row = tl.program_id(1) * tile + tl.arange(0, tile)
     each = tl.arange(0, step)
     safe = tl.minimum(output, outputs - 1).to(tl.int64)
+    between = tl.multiple_of(between, 8)
+    lines = tl.minimum(tl.arange(0, fetched // 64) * 64, inputs - 1)
+    ahead = gate_at + safe[:, None] * inputs + lines[None, :]
+    fetch(ahead, chained)
+    fetch(ahead + between, chained)
     gate_at += safe[:, None] * inputs + each[None, :]
-    up_at = gate_at + tl.multiple_of(between, 8)
-    rows_at += row[:, None] * inputs + each[None, :]
+    up_at = gate_at + between
+    row = tl.program_id(1) * (tile + tile2) + tl.arange(0, tile)
+    some_at = rows_at + row[:, None] * inputs + each[None, :]
     there = (row < count)[:, None]
     gates, ups = tl.zeros([width, tile], tl.float32), tl.zeros([width, tile], tl.float32)
+    more: tl.constexpr = tile2 > 0
+    if more:
+        row2 = tl.program_id(1) * (tile + tile2) + tile + tl.arange(0, tile2)
+        some2_at = rows_at + row2[:, None] * inputs + each[None, :]
+        there2 = (row2 < count)[:, None]
+        gates2, ups2 = tl.zeros([width, tile2], tl.float32), tl.zeros([width, tile2], tl.float32)
+    wait_for_kernel_before(chained)
     for at in range(0, inputs, step):
         if even:
-            some = tl.trans(tl.load(rows_at + at, there, 0.0))
+            some = tl.trans(tl.load(some_at + at, there, 0.0))
             gate, up = tl.load(gate_at + at), tl.load(up_at + at)
         else:
             inside = (at + each < inputs)[None, :]
-            some = tl.trans(tl.load(rows_at + at, there & inside, 0.0))
+            some = tl.trans(tl.load(some_at + at, there & inside, 0.0))
             gate, up = tl.load(gate_at + at, inside, 0.0), tl.load(up_at + at, inside, 0.0)
         gates = tl.dot(gate, some, gates, input_precision="ieee")
         ups = tl.dot(up, some, ups, input_precision="ieee")
-    if gelu:
-        inner = 0.7978845608028654 * (gates + 0.044715 * gates * gates * gates)
-        active = gates / (1.0 + tl.exp(-2.0 * inner))
-    else:
-        active = gates / (1.0 + tl.exp(-gates))
-    found = (active * ups).to(out_at.dtype.element_ty)
+        if more:
+            if even:
+                some2 = tl.trans(tl.load(some2_at + at, there2, 0.0))
+            else:
+                mask = there2 & (at + each < inputs)[None, :]
+                some2 = tl.trans(tl.load(some2_at + at, mask, 0.0))
+            gates2 = tl.dot(gate, some2, gates2, input_precision="ieee")
+            ups2 = tl.dot(up, some2, ups2, input_precision="ieee")
+    valid = (output < outputs)[:, None]
+    found = activated(gates, ups, gelu).to(out_at.dtype.element_ty)
     to = row.to(tl.int64)[None, :] * outputs + output[:, None]
-    tl.store(out_at + to, found, (output < outputs)[:, None] & (row < count)[None, :])
+    tl.store(out_at + to, found, valid & (row < count)[None, :])
+    if more:
+        found2 = activated(gates2, ups2, gelu).to(out_at.dtype.element_ty)
+        to2 = row2.to(tl.int64)[None, :] * outputs + output[:, None]
+        tl.store(out_at + to2, found2, valid & (row2 < count)[None, :])

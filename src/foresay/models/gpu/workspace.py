@@ -35,7 +35,7 @@ class Workspace:
     residual  float32 [rows, width]; normed, of the model's dtype
     query     [rows, query heads, padded]; attended [rows, query heads * width]
     gated     [rows, inner]
-    results   float32 [.., query heads, padded] and states [.., query heads, 2]: of chunks
+    results   float32 [.., query heads, padded] and states [2 * .. * query heads]: of chunks
     hidden    float32 [rows, width] for each layer that is asked for
     """
 

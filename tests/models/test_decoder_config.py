@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig
 
 from foresay.errors import UnsupportedModel
-from foresay.models.cpu.decoder_config import ARCHITECTURES, read_config
+from foresay.models.decoder_config import ARCHITECTURES, read_config
 from models import zoo
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

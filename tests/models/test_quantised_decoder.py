@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM
 from foresay._core import BlockLinear
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu import quantised_decoder as module
-from foresay.models.cpu.decoder_config import ARCHITECTURES
 from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
 from foresay.models.cpu.stored_target import StoredTarget
+from foresay.models.decoder_config import ARCHITECTURES
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.load import load
 from foresay.models.options import Quantise

@@ -19,9 +19,9 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.models import weights
 from foresay.models.cpu import stored_decoder
-from foresay.models.cpu.decoder_config import DecoderConfig, read_config
 from foresay.models.cpu.stored_decoder import FORMATS, decoder_of, runs_as_stored
 from foresay.models.cpu.stored_target import StoredTarget
+from foresay.models.decoder_config import DecoderConfig, read_config
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.target import SequenceInput
 from models import gguf_files, zoo

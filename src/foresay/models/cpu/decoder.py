@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foresay._core import BlockLayer, BlockLinear, Decoder, Kv
 from foresay.errors import InputError, ModelError
-from foresay.models.cpu.decoder_config import DecoderConfig
+from foresay.models.decoder_config import DecoderConfig
 
 __all__ = ["LayeredDecoder", "Linear", "Weights", "make_decoder"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from foresay._core import BlockLinear
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu.decoder import LayeredDecoder, Linear, make_decoder
-from foresay.models.cpu.decoder_config import DecoderConfig, read_config
+from foresay.models.decoder_config import DecoderConfig, read_config
 from foresay.models.options import Quantise, check_quantise
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.folder import ExpectedTensors, config_of, tensors_of

@@ -1,4 +1,4 @@
-"""What a whole decoder of the core is made by, from the config.json of a model.
+"""What a whole decoder is made by, from the config.json of a model; for every device.
 
 By architecture, since models that scale, cap or place norms differently have the same tensors. What
 is not among them runs through transformers. A setting that is missing is what transformers takes.

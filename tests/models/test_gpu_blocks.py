@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -21,7 +20,11 @@ OWN = sorted(kind.name for kind in module._KINDS)
 HALVES = {  # where the float16s of a block are
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ2_XS"), (0,)),
     **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
-    **{"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "TQ2_0": (64,), "MXFP4": ()},
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    "TQ2_0": (64,),
+    "MXFP4": (),
 }
 EXTREME = [0.0, -0.0, 6e-8, -6e-8, 1e-4, -3.0, 65504.0, -65504.0, np.inf, -np.inf, np.nan]
 

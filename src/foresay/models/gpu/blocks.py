@@ -17,7 +17,7 @@ from foresay.errors import InputError
 from foresay.models.weights.gguf_header import GgmlType
 from foresay.models.weights.gguf_values import dequantised
 
-__all__ = ["WORKING_BYTES", "widen", "widened"]
+__all__ = ["ON_DEVICE", "WORKING_BYTES", "widen", "widened"]
 
 _VALUES_AT_A_TIME = 1 << 23
 WORKING_BYTES = 24 * _VALUES_AT_A_TIME
@@ -139,18 +139,14 @@ def _q8_0(rows: Tensor) -> Tensor:
 def _q2_k(rows: Tensor) -> Tensor:
     scales = rows[:, :16]
     scale, minimum = (scales & 15).float(), (scales >> 4).float()
-    return _scaled(
-        _half(rows, 80) * scale, _bits(rows[:, 16:80], 2, 32), _half(rows, 82) * minimum
-    )
+    return _scaled(_half(rows, 80) * scale, _bits(rows[:, 16:80], 2, 32), _half(rows, 82) * minimum)
 
 
 def _q3_k(rows: Tensor) -> Tensor:
     low, high = _bits(rows[:, 96:104], 4, 8), _bits(rows[:, 104:108], 2, 4)
     scale = (low | (high << 4)).float() - 32
     missing = (_bits(rows[:, :32], 1, 32) ^ 1) << 2  # 4 is taken away where the bit is not set
-    return _scaled(
-        _half(rows, 108) * scale, _bits(rows[:, 32:96], 2, 32).float() - missing.float()
-    )
+    return _scaled(_half(rows, 108) * scale, _bits(rows[:, 32:96], 2, 32).float() - missing.float())
 
 
 def _scales_of_k(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,3 +204,6 @@ _KINDS: dict[GgmlType, Callable[[Tensor], Tensor]] = {
     GgmlType.IQ4_XS: _iq4_xs,
 }
 """What makes float32 values of whole blocks: uint8[blocks, bytes] to any shape of that order."""
+
+ON_DEVICE = frozenset((*_FLOATS, *_KINDS))
+"""The kinds that are not rare."""

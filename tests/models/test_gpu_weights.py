@@ -21,6 +21,7 @@ from foresay.models import weights
 from foresay.models.decoder_config import ARCHITECTURES
 from foresay.models.gpu import pieces
 from foresay.models.gpu import weights as module
+from foresay.models.gpu.blocks import WORKING_BYTES
 from foresay.models.gpu.weights import decoder_config, needed_bytes, read_weights, weight_shapes
 from foresay.models.weights import StoredModel
 from foresay.models.weights.folder import tensors_of
@@ -43,7 +44,8 @@ def in_file(folder: Path, architecture: str, kind: Kind = Kind.F32, **how: Any) 
 
 def folder_of(name: str, folder: Path, dtype: torch.dtype = torch.float32, **how: Any) -> Any:
     changes = how.pop("changes", {})
-    model = zoo.make(name, hidden_size=64, intermediate_size=96, **changes).to(dtype)
+    model: Any = zoo.make(name, hidden_size=64, intermediate_size=96, **changes)
+    model = model.to(dtype)
     model.save_pretrained(folder, **how)
     return model
 
@@ -146,7 +148,7 @@ def test_the_memory_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     values = sum(tensor.numel() for tensor in read_weights(model, CPU, BF16).values())
     for dtype, size in ((BF16, 2), (torch.float32, 4)):
         more = needed_bytes(model, dtype) - values * size
-        assert 0 < more - module.WORKING_BYTES - 2 * module.PIECE_BYTES < 40_000
+        assert 0 < more - WORKING_BYTES - 2 * pieces.PIECE_BYTES < 40_000
     assert module._taken((1000, 1000), torch.float32) == 4 << 20
     assert module._taken((3,), BF16) == 512
     monkeypatch.setattr(module, "reading_pieces", None)

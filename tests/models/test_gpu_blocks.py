@@ -15,6 +15,7 @@ from foresay.models.gpu.blocks import widened
 from foresay.models.weights.gguf_header import GgmlType
 from foresay.models.weights.gguf_values import dequantised
 
+DEVICES = [torch.device(name) for name in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]]
 RARE = ("MXFP4", "IQ2_XS", "TQ2_0")
 OWN = sorted(kind.name for kind in module._KINDS)
 HALVES = {  # where the float16s of a block are
@@ -51,23 +52,25 @@ def theirs(blocks: NDArray[np.uint8], kind: GgmlType) -> NDArray[np.float32]:
     return dequantised(blocks, kind)
 
 
+@pytest.mark.parametrize("device", DEVICES, ids=str)
 @pytest.mark.parametrize("extreme", [False, True])
 @pytest.mark.parametrize("name", [*OWN, *RARE])
 def test_the_values_are_those_of_gguf(
-    name: str, extreme: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, extreme: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one piece and in several of which the last is shorter, and rounded once."""
     kind = GgmlType[name]
     blocks = stored(kind, 67, extreme=extreme)
     expected = theirs(blocks, kind)
-    given, shape = torch.from_numpy(blocks.reshape(-1)), (67, kind.block)
-    assert (bits(widened(given, kind, shape, torch.float32)) == bits(expected)).all()
+    given, shape = torch.from_numpy(blocks.reshape(-1)).to(device), (67, kind.block)
+    assert (bits(widened(given, kind, shape, torch.float32).cpu()) == bits(expected)).all()
     monkeypatch.setattr(module, "_VALUES_AT_A_TIME", 10 * kind.block)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         found = widened(given, kind, shape, dtype)
+        assert found.device.type == device.type
         assert found.dtype == dtype and found.shape == shape and found.is_contiguous()
         rounded = torch.from_numpy(expected.copy()).to(dtype)
-        assert (bits(found.float()) == bits(rounded.float())).all()
+        assert (bits(found.float().cpu()) == bits(rounded.float())).all()
 
 
 def test_it_rounds_as_the_copy_in_bfloat16_does() -> None:

@@ -24,6 +24,7 @@ from foresay.models.gpu.weights import read_weights
 from models import gguf_files
 
 CPU = torch.device("cpu")
+DEVICES = [torch.device(name) for name in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]]
 SIZE = 768  # bytes of a layer of `some`
 
 
@@ -251,11 +252,12 @@ def test_layers_that_differ_or_are_of_another_number() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_a_model_s_layers(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_a_model_s_layers(device: torch.device, architecture: str, tmp_path: Path) -> None:
     model = gguf_files.tiny(architecture, num_hidden_layers=7)
     gguf_files.export(model, tmp_path / "a.gguf", architecture, Kind.Q8_0)
     stored = weights.find_stored(tmp_path / "a.gguf", cache=tmp_path / "cache")
-    expected = read_weights(stored, CPU, torch.bfloat16)
+    expected = read_weights(stored, device, torch.bfloat16)
     own = sum(each.nbytes for name, each in expected.items() if ".layers." not in name)
     one = sum(-(-each.nbytes // 256) * 256 for name, each in expected.items() if ".3." in name)
 
@@ -264,7 +266,7 @@ def test_a_model_s_layers(architecture: str, tmp_path: Path) -> None:
         return {"qkv": fused, **layer}
 
     bound = own + 4 * one
-    others, layers = read_streamed(stored, CPU, torch.bfloat16, bound, prepare=turned)
+    others, layers = read_streamed(stored, device, torch.bfloat16, bound, prepare=turned)
     assert list(others) == [name for name in expected if ".layers." not in name]
     assert len(layers.resident) == 1 and layers.device_bytes <= 4 * one
     for index in [*range(7), *range(7)]:
@@ -288,3 +290,26 @@ def test_damage_is_found_when_the_last_layer_has_been_read(tmp_path: Path) -> No
         file.write(b"\x00\x00\xc0\x7f")
     with pytest.raises(ModelError, match=r"'blk.3.ffn_down.weight' holds values that are no"):
         read_streamed(stored, CPU, torch.bfloat16, 1 << 30)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_whose_kernels_are_far_behind() -> None:
+    """The sums of large layers, of which the host has launched all before the first has ended; and
+    a layer that is replaced meanwhile.
+    """
+    device, rows = torch.device("cuda"), 4096
+    layers = [{"a": torch.full((rows, rows), float(at), device=device)} for at in range(8)]
+    size = layers[0]["a"].nbytes
+    streamed = StreamedLayers(layers, count=8, device=device, limit=4 * size)
+    assert len(streamed.resident) == 2
+    found: list[Tensor] = []
+    for turn in range(6):
+        for at in range(8):
+            found.append(streamed.layer(at)["a"].double().sum())
+        streamed.release()
+        streamed.replace(turn, "a", torch.full((1, rows), 100.0), 7)
+    expected: list[float] = []
+    for turn in range(6):
+        more = [(100.0 - at) * rows if at < turn else 0.0 for at in range(8)]
+        expected += [at * float(rows * rows) + more[at] for at in range(8)]
+    assert torch.stack(found).tolist() == expected

@@ -30,6 +30,7 @@ from foresay.models.weights.stored import in_folder
 from models import gguf_files, zoo
 
 CPU = torch.device("cpu")
+DEVICES = [torch.device(name) for name in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]]
 BF16 = torch.bfloat16
 
 
@@ -54,20 +55,34 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch.dty
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
         assert tensor.dtype == dtype and tensor.is_contiguous(), name
-        assert torch.equal(tensor, expected[name].to(dtype)), name
+        assert torch.equal(tensor.cpu(), expected[name].to(dtype)), name
 
 
 @pytest.mark.parametrize("architecture", gguf_files.CONFIGS)
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+@pytest.mark.parametrize("device", DEVICES, ids=str)
 def test_a_file_s_weights_are_those_of_its_copy(
-    architecture: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: torch.device,
+    architecture: str,
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In pieces of a few blocks; norms of Gemma and turned rows of Llama are put back."""
     monkeypatch.setattr(module, "PIECE_BYTES", 5000)
+    sizes: list[int] = []
+    read = pieces.Pieces.read
+
+    def counted(self: pieces.Pieces, file: Path, start: int, count: int, name: str) -> Tensor:
+        sizes.append(count)
+        return read(self, file, start, count, name)
+
+    monkeypatch.setattr(pieces.Pieces, "read", counted)
     model = in_file(tmp_path, architecture, Kind[kind])
     gguf_files.convert(tmp_path / "a.gguf", tmp_path / "copy")
     copy = {name: _values(one) for name, one in tensors_of(tmp_path / "copy").items()}
-    same(read_weights(model, CPU, BF16), copy, BF16)
+    same(read_weights(model, device, BF16), copy, BF16)
+    assert 4000 < max(sizes) <= 5000
 
 
 def _values(tensor: Any) -> Tensor:
@@ -86,14 +101,15 @@ def test_kinds_of_files(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_folders_of_every_architecture(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_folders_of_every_architecture(device: torch.device, name: str, tmp_path: Path) -> None:
     model = folder_of(name, tmp_path)
     stored = in_folder(tmp_path)
     expected = dict(model.state_dict())
     if model.config.tie_word_embeddings:
         del expected["lm_head.weight"]
-    same(read_weights(stored, CPU, torch.float32), expected, torch.float32)
-    same(read_weights(stored, CPU, BF16), expected, BF16)
+    same(read_weights(stored, device, torch.float32), expected, torch.float32)
+    same(read_weights(stored, device, BF16), expected, BF16)
     shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
     assert weight_shapes(decoder_config(stored)) == shapes
 

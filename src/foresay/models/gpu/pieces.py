@@ -63,7 +63,7 @@ class Pieces:
     def _buffer(self, turn: int, count: int) -> Tensor:
         buffer = self._buffers[turn]
         if buffer is None or len(buffer) < count:  # a small model needs small ones
-            size = PIECE_BYTES if self._pinned else count
+            size = max(count, PIECE_BYTES) if self._pinned else count
             buffer = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
             self._buffers[turn] = buffer
         return buffer[:count]

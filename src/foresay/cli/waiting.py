@@ -24,7 +24,7 @@ __all__ = ["Bar", "Lines", "Say", "Waiting", "waiting"]
 
 EVERY = 5.0  # seconds: half of what the docs say, since a busy machine may be late
 
-_OF_BYTES = ("download", "check", "convert")
+_OF_BYTES = ("download", "check", "convert", "read")
 
 Say: TypeAlias = Callable[[str, dict[str, Any]], None]
 """Called with a message, and the same as values: `event` and its fields."""

@@ -22,7 +22,7 @@ STAGES = {
     "words": "making the tokenizer",
     "quantise": "quantising the model",  # bytes of safetensors
     "import": "loading the libraries",
-    "read": "reading the model",
+    "read": "reading the model",  # bytes, where they are counted
     "try": "trying the model out",  # trials of whether it is run exactly
     "measure": "measuring how long steps take",  # timed steps
     "warm": "warming up",

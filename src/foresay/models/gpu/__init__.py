@@ -1,1 +1,2 @@
-"""Models on an NVIDIA GPU: Triton kernels over paged keys and values, one CUDA graph for each size of step."""
+"""Models on an NVIDIA GPU: Triton kernels over paged keys and values, a CUDA graph for each size of
+step."""

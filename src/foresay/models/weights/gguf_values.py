@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay.errors import ModelError, UnsupportedModel
-from foresay.models.weights.gguf_header import Tensor
+from foresay.models.weights.gguf_header import GgmlType, Tensor
 
-__all__ = ["BLOCK", "decoded", "not_installed", "quantised", "tensor_bytes"]
+__all__ = ["BLOCK", "decoded", "dequantised", "not_installed", "quantised", "tensor_bytes"]
 
 BLOCK = 32
 """Weights of a row that share a scale, of those that `quantised` makes."""
@@ -51,17 +51,24 @@ def decoded(
 
     Raises: UnsupportedModel for a type that cannot be decoded; ModelError without the package.
     """
-    gguf = _package()
     width = tensor.size // (tensor.shape[0] if len(tensor.shape) > 1 else 1)
-    rows = raw.reshape(-1, width)
+    try:
+        return dequantised(raw.reshape(-1, width), tensor.kind)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"'{file}': the tensor '{tensor.name}' is {error}") from error
+
+
+def dequantised(rows: NDArray[np.uint8], kind: GgmlType) -> NDArray[np.float32]:
+    """Rows of whole blocks of that kind as numbers: float32[rows, values].
+
+    Raises: UnsupportedModel for a type that cannot be decoded; ModelError without the package.
+    """
+    gguf = _package()
     try:
         with np.errstate(all="ignore"):
-            values = gguf.dequantize(rows, gguf.GGMLQuantizationType(tensor.kind))
+            values = gguf.dequantize(rows, gguf.GGMLQuantizationType(kind))
     except NotImplementedError as error:
-        raise UnsupportedModel(
-            f"'{file}': the tensor '{tensor.name}' is of type {tensor.kind.name}, which cannot be "
-            "decoded"
-        ) from error
+        raise UnsupportedModel(f"of type {kind.name}, which cannot be decoded") from error
     found: NDArray[np.float32] = values.reshape(len(rows), -1)
     return found
 

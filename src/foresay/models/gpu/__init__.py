@@ -1,0 +1,1 @@
+"""The target on NVIDIA GPUs."""

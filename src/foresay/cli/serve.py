@@ -218,7 +218,7 @@ def _keys(given: list[str], file: Path | None) -> Keys:
     return found if file is None else found + read_keys(file)
 
 
-def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int, **target: str) -> Any:
+def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int, **target: Any) -> Any:
     """The drafter of that name; `target`: its model and its device."""
     if name == "none":
         return None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from foresay.errors import InputError
 from foresay.models.options import LoadOptions
 
-__all__ = ["CudaDevices", "cuda_devices", "device_for"]
+__all__ = ["CudaDevices", "cuda_devices", "device_for", "has_driver"]
 
 _NONE = "this machine has no CUDA device that torch can use"
 
@@ -36,7 +36,7 @@ def device_for(options: LoadOptions) -> str:
     device = options.device
     if device == "cpu" or (device == "auto" and options.quantize is not None):
         return "cpu"
-    if device == "auto" and not _has_driver():
+    if device == "auto" and not has_driver():
         return _on_cpu(options, _NONE)
     found = cuda_devices()
     if device == "auto":
@@ -76,7 +76,7 @@ def _on_cpu(options: LoadOptions, why: str) -> str:
     return "cpu"
 
 
-def _has_driver() -> bool:
+def has_driver() -> bool:
     """Whether NVIDIA's driver is installed, without which torch finds no device."""
     try:
         CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-import forks
 from foresay import LLM, SamplingParams
 from foresay.drafters import ModelDrafter
 from foresay.errors import InputError
 from foresay.models import device
-from foresay.models import load as loading
 from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.load import find_model, load
@@ -180,9 +178,9 @@ def test_a_gguf_file_is_not_converted_for_the_gpu(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("the file is converted")
 
-    monkeypatch.setattr(loading.weights, "find", never)
+    monkeypatch.setattr("foresay.models.load.weights.find", never)
     for dtype in ("auto", "float32", "float16"):
-        found = find_model(tmp_path / "a.gguf", dtype=dtype, cache=tmp_path)  # type: ignore[arg-type]
+        found = find_model(tmp_path / "a.gguf", dtype=dtype, cache=tmp_path)
         assert found.gguf == tmp_path / "a.gguf"
         with reading(found, "cuda") as read:
             assert read.decoder is None
@@ -248,7 +246,7 @@ def test_those_beside_each_other_leave_the_memory(folder: Path, asked: Asked) ->
     for one in (llm, beside):
         one.generate(prompt, greedy)
         assert not cached(one)
-    stream = llm.stream(prompt, SamplingParams(temperature=0, max_tokens=40))
+    stream: Any = llm.stream(prompt, SamplingParams(temperature=0, max_tokens=40))
     next(stream)
     beside.generate(prompt, greedy)
     stream.close()
@@ -293,43 +291,6 @@ def test_outputs_of_a_gpu_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     assert here.wait() is here and not here.on_gpu and not waited
     there = Outputs(OnGpu())  # type: ignore[arg-type]
     assert there.wait() is there and there.on_gpu and waited == [OnGpu.device]
-
-
-# ---- tensors of another device ----------------------------------------------------------------
-
-# torch's lazy device computes on the CPU, and refuses tensors that are not its own. Its views do
-# not work in inference mode, and with autograd some of them lose their device, as of `chunk`.
-_LAZY = """
-import sys; sys.path.insert(0, "tests")
-import numpy as np, torch, torch._lazy.ts_backend
-torch._lazy.ts_backend.init()
-torch.inference_mode = torch.no_grad
-from foresay.models import checks, visibility
-from foresay.models.load_transformers import plain_target_of
-from foresay.models.target import SequenceInput
-from models import zoo
-
-compare = checks._difference
-checks._difference = lambda one, other: compare(one.cpu(), other.cpu())
-there = torch.device("lazy")
-for name in ("llama", "mistral", "gemma2", "cohere2"):
-    target = plain_target_of(zoo.make(name).to(there))
-    assert target.device.type == "lazy"
-    kv = target.open_filled(5)
-    part = SequenceInput.of(target, kv, np.array([3, 4], np.int32))
-    assert target.forward([part]).logits.device.type == "lazy"
-    part.keep()
-    kv.check_integrity()
-padding = torch.zeros(1, dtype=torch.long, device=there)
-rule = lambda batch, head, query, key: (key - padding[batch]) <= query - padding[batch]
-assert visibility._row(rule, 4, there).cpu().all()
-print("good")
-"""
-
-
-def test_the_plain_target_computes_where_its_model_is() -> None:
-    done = forks.run("-c", _LAZY, cwd=Path(__file__).parents[2])
-    assert done.stdout == "good\n", done.stderr
 
 
 def test_the_likeliest_are_found_on_the_device() -> None:

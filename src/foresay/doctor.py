@@ -51,6 +51,7 @@ def examine() -> dict[str, Any]:
         "core": core,
         "ok": ok,
         "cpu": cpu,
+        "device": _device(),
         "drafting": "in the native core"
         if core.startswith("loads")
         else "by NgramDrafter alone, without the core",
@@ -83,7 +84,7 @@ def _models() -> str:
             f"cannot be run without {', '.join(missing)}; install with: pip install '.[engine]' in "
             "foresay's checkout"
         )
-    return "any causal LM of transformers that passes its checks, on the CPU"
+    return "any causal LM of transformers that passes its checks"
 
 
 def _cpu() -> dict[str, Any]:
@@ -101,6 +102,37 @@ def _cpu() -> dict[str, Any]:
     said += [f"{name} would be faster, but {why}" for name, why in better]
     reasons = [{"level": name, "why": why} for name, why in better]
     return {"level": level, "levels": levels, "better": reasons, "said": "; ".join(said)}
+
+
+def _device() -> dict[str, Any]:
+    """Where models run with device auto, the CUDA devices with their names and bytes of memory, and
+    what they miss; `said` is all of it as text. torch is imported only where a driver is."""
+    from foresay.models.device import cuda_devices, has_driver
+
+    if not has_driver():
+        return _found("cpu", [], None, "cpu; no driver of NVIDIA is installed")
+    usable = cuda_devices()
+    gpus = _gpus(usable.usable)
+    named = ", ".join(f"{gpu['name']} ({gpu['memory'] / 2**30:.0f} GiB)" for gpu in gpus)
+    if usable.missing is not None:
+        there = f", so not on {named}" if gpus else ""
+        return _found("cpu", gpus, usable.missing, f"cpu; {usable.missing}{there}")
+    return _found("cuda", gpus, None, f"cuda: {named}")
+
+
+def _found(
+    device: str, gpus: list[dict[str, Any]], missing: str | None, said: str
+) -> dict[str, Any]:
+    return {"device": device, "gpus": gpus, "missing": missing, "said": said}
+
+
+def _gpus(count: int) -> list[dict[str, Any]]:
+    if not count:
+        return []
+    import torch
+
+    found = map(torch.cuda.get_device_properties, range(count))
+    return [{"name": one.name, "memory": one.total_memory} for one in found]
 
 
 def _version(name: str) -> str | None:

@@ -81,10 +81,10 @@ def test_changed_weights_are_used(
     inputs, given = padded(30, 24), config(max_length=60, eos_token_id=2, pad_token_id=0)
     asked: dict[str, Any] = {"generation_config": given, "custom_generate": generate}
     first = model.generate(**inputs, **asked)
-    held = twin.held_for(model)
+    held = twin.held_for(model, 1 << 24)
     change(model, inputs)
     second = model.generate(**inputs, **asked)
-    assert twin.held_for(model) is held  # not all was made again
+    assert twin.held_for(model, 1 << 24) is held  # not all was made again
     assert torch.equal(second, afresh(model).generate(**inputs, **asked))
     if dtype == torch.float32:
         assert torch.equal(second, model.generate(**inputs, generation_config=given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,14 @@ def zoo_target(name: str, dtype: torch.dtype = torch.float32) -> CpuTarget:
 
 @cache
 def _made(name: str, dtype: torch.dtype) -> CpuTarget:
-    return target_of(zoo.make(name, dtype=dtype))
+    return cpu_target(zoo.make(name, dtype=dtype))
+
+
+def cpu_target(model: PreTrainedModel, **options: Any) -> CpuTarget:
+    """The target of a model that is on the CPU."""
+    made = target_of(model, **options)
+    assert isinstance(made, CpuTarget)
+    return made
 
 
 @cache

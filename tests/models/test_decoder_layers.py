@@ -18,7 +18,7 @@ from foresay.models.cpu.target import CpuTarget
 from foresay.models.load_transformers import target_of
 from foresay.models.target import SequenceInput
 from models import zoo
-from models.targets import zoo_target
+from models.targets import cpu_target, zoo_target
 
 FUSED = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -54,7 +54,7 @@ def test_the_layers_that_are_known_are_fused(name: str) -> None:
 def test_the_same_as_the_models_own_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fused = zoo_target(name, torch.bfloat16)
     monkeypatch.setattr("foresay.models.cpu.modules.fuse_layers", lambda model: {})
-    plain = target_of(zoo.make(name, dtype=torch.bfloat16), try_exact=False)
+    plain = cpu_target(zoo.make(name, dtype=torch.bfloat16), try_exact=False)
     assert blocks(fused) and not blocks(plain)
     given, wanted = logits(fused), logits(plain)
     assert checks.alike(given, wanted)
@@ -99,9 +99,9 @@ def test_a_wrong_block_is_not_used(
 
     build = CoreDecoderLayer.__init__
     square = {"hidden_size": 64}  # then queries and outputs have the same shape
-    wanted = logits(target_of(zoo.make("llama", dtype=torch.bfloat16, **square)))
+    wanted = logits(cpu_target(zoo.make("llama", dtype=torch.bfloat16, **square)))
     monkeypatch.setattr(CoreDecoderLayer, "__init__", made)
-    model = target_of(zoo.make("llama", dtype=torch.bfloat16, **square))
+    model = cpu_target(zoo.make("llama", dtype=torch.bfloat16, **square))
     assert not blocks(model)
     assert checks.alike(logits(model), wanted)
 

@@ -13,6 +13,7 @@ from foresay.models.cpu.linears import PackedLinear, RowRange
 from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import SequenceInput
 from models import zoo
+from models.targets import cpu_target
 
 UP = "model.layers.0.mlp.up_proj"
 
@@ -32,7 +33,7 @@ def test_a_bias_comes_with_its_weight(make: Any) -> None:
 
 
 def test_row_counts_that_were_found_stay() -> None:
-    target = target_of(zoo.make("llama"))
+    target = cpu_target(zoo.make("llama"))
     layer: Any = target.model.get_submodule(UP)
     assert isinstance(layer, PackedLinear)
     layer.decode, layer.prefill = RowRange(2, 4, 2), RowRange(16, 32, 16)

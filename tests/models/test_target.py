@@ -27,7 +27,16 @@ from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import SequenceInput
 from foresay.models.visibility import Visible
 from models import zoo
-from models.targets import NAMES, after, assert_close, plain_of, ragged_step, stored, zoo_target
+from models.targets import (
+    NAMES,
+    after,
+    assert_close,
+    cpu_target,
+    plain_of,
+    ragged_step,
+    stored,
+    zoo_target,
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -241,7 +250,7 @@ def test_threads_may_share_a_target() -> None:
 
 
 def test_without_care_the_logits_are_close() -> None:
-    target = target_of(zoo.make("qwen3"), deterministic=False)
+    target = cpu_target(zoo.make("qwen3"), deterministic=False)
     assert target.exact is None
     for module in target.model.modules():
         assert not isinstance(module, PackedLinear) or module.decode == module.prefill == ANY_ROWS
@@ -264,8 +273,8 @@ def test_load(tmp_path: Path) -> None:
     half = load(tmp_path, dtype="bfloat16")
     assert half.dtype == torch.bfloat16 and half.bytes_per_token < target.bytes_per_token
     assert load(tmp_path).dtype in (torch.bfloat16, torch.float32)
-    with pytest.raises(InputError, match="dtype is 'float16'; expected auto"):
-        load(tmp_path, dtype="float16")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="dtype is 'float16' and device is 'cpu'; expected b"):
+        load(tmp_path, dtype="float16", device="cpu")
 
 
 def test_threads_and_models_are_checked() -> None:

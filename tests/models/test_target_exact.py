@@ -12,10 +12,9 @@ from foresay._core import Kv
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.models.cpu.target import CpuTarget
-from foresay.models.load_transformers import target_of
 from foresay.models.target import SequenceInput
 from models import zoo
-from models.targets import NAMES, after, assert_close, plain_of, zoo_target
+from models.targets import NAMES, after, assert_close, cpu_target, plain_of, zoo_target
 
 KNOWN_MACHINE = torch.cpu._is_amx_tile_supported()
 # All products of these are the core's in bfloat16, so they are exact on every machine.
@@ -132,7 +131,7 @@ def test_exact_holds_for_layers_of_a_real_size() -> None:
     """Wide enough that prefill and decode have different classes of row counts."""
     shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9}
     shape |= {"num_key_value_heads": 3, "head_dim": 64, "num_hidden_layers": 1}
-    target = target_of(zoo.make("llama", dtype=torch.bfloat16, **shape))
+    target = cpu_target(zoo.make("llama", dtype=torch.bfloat16, **shape))
     assert target.exact
     walk = Walk(target, 5, sizes=(3, 90, 30))
     for _ in range(4):

@@ -11,10 +11,10 @@ import torch
 
 from foresay.errors import UnsupportedModel
 from foresay.models import attention, checks
-from foresay.models.load_transformers import target_of
 from foresay.models.target import SequenceInput
 from foresay.models.visibility import Visible, narrow, narrowed
 from models import zoo
+from models.targets import cpu_target
 
 WINDOWED = ["mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "cohere2"]
 
@@ -32,7 +32,7 @@ def test_a_wrong_window_of_any_layer_is_found(name: str, size: int) -> None:
     if name == "llama4_text":
         sizes = {**sizes, "sliding_window": None, "attention_chunk_size": size}
     model = zoo.make(name, **sizes)
-    target = target_of(model, deterministic=False)
+    target = cpu_target(model, deterministic=False)
     checks.check_logits(target)
     right = target.layers
     assert {max(layer.window, layer.chunk) for layer in right} <= {0, size}
@@ -49,7 +49,7 @@ def test_a_wrong_window_of_any_layer_is_found(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", WINDOWED)
 def test_the_logits_alone_tell_a_wrong_window(name: str) -> None:
     """Where the rule that was asked is right, and the attention does another thing."""
-    target = target_of(zoo.make(name), deterministic=False)
+    target = cpu_target(zoo.make(name), deterministic=False)
     texts, trees = checks._texts_and_trees(target)
     with narrowed(target.model, target.layers) as layers:
         target.model.set_attn_implementation("eager")
@@ -68,7 +68,7 @@ def test_the_logits_alone_tell_a_wrong_window(name: str) -> None:
 def test_the_configuration_is_as_it_was() -> None:
     model = zoo.make("gemma3_text")
     before, plain = model.config.to_dict(), zoo.plain_logits(model, range(3, 60))
-    target = target_of(model)
+    target = cpu_target(model)
     assert model.config.to_dict() == before
     text = np.arange(3, 60, dtype=np.int32)
     given = target.forward([SequenceInput.of(target, target.open(), text)]).logits

@@ -99,7 +99,7 @@ def test_an_interrupted_training_goes_on(
         ({"layers": 0}, "layers is 0"),
         ({"epochs": 1_000_000}, "epochs is 1000000; expected at most 10000"),
         ({"seed": -1}, "seed is -1; expected a whole number from 0"),
-        ({"device": "gpu"}, "expected cpu or cuda"),
+        ({"device": "gpu"}, "expected cpu, cuda or cuda:N"),
         *([] if torch.cuda.is_available() else [({"device": "cuda"}, "torch cannot use here")]),
         ({"target": "no-such-model"}, "is no model"),
     ],

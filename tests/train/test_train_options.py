@@ -39,7 +39,7 @@ def test_wrong_options_are_refused_before_torch_is_imported(tmp_path: Path) -> N
         ([*model, "--held-out", "0.9"], "--held-out is 0.9; expected at most 0.5"),
         ([*model, "--learning-rate", "0"], "--learning-rate is 0.0; expected a number above 0"),
         ([*model, "--hidden", "100"], "--hidden is 100 with 4 heads; expected a multiple of 128"),
-        ([*model, "--device", "gpu"], "--device is 'gpu'; expected cpu or cuda"),
+        ([*model, "--device", "gpu"], "--device is 'gpu'; expected cpu, cuda or cuda:N"),
         ([*model, "-o", str(tmp_path / "file")], "which is a file; expected a folder"),
         ([*model, "--corpus", str(tmp_path / "none")], "none cannot be read"),
         ([*eagle, "--intermediate", "0"], "--intermediate is 0; expected a whole number from 1"),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -59,6 +60,7 @@ class EdgeSetup:
     edge_model     the edge's own model, for `edge-only`
     cloud_drafter  of the server for all ways but `cloud`, which drafts as much as pays
     memory_mb      for the KV cache of each server
+    device         of the servers
 
     Raises: InputError when constructed.
     """
@@ -72,6 +74,7 @@ class EdgeSetup:
     edge_model: str | None = None
     cloud_drafter: str = "suffix"
     memory_mb: int = 512
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         if EDGE_ONLY in self.ways and self.edge_model is None:
@@ -86,6 +89,7 @@ class EdgeSetup:
         first = self.links[0]
         return {
             "model": Path(self.model).name,
+            "device": self.device,
             "edge_drafter": self.drafter,
             "edge_corpus": None if self.corpus is None else self.corpus.name,
             "edge_gate": self.gate,
@@ -107,7 +111,7 @@ def check_setup(setup: EdgeSetup, progress: Progress = silent) -> None:
     """
     progress("find", 0, None)
     with _naming("model", setup.model):
-        find_model(setup.model, progress=progress)
+        find_model(setup.model, device=setup.device, progress=progress)
     if setup.edge_model is not None:
         with _naming("edge_model", setup.edge_model):
             find_model(setup.edge_model, progress=progress)
@@ -154,7 +158,7 @@ def _tenant(way: str, at: int) -> str:
 
 def _gate(setup: EdgeSetup) -> dict[str, Any]:
     """The gate of an edge client, and what its rules read with."""
-    tokenizer = Tokenizer(find_model(setup.model).folder)
+    tokenizer = Tokenizer(find_model(setup.model, device=setup.device).folder)
     words = None if setup.corpus is None else CorpusWords.of(setup.corpus, tokenizer)
     return {"gate": usual_gate(words), "decode": tokenizer.decode}
 
@@ -276,15 +280,13 @@ def run_edge(
         loop = asyncio.new_event_loop()
         stack.callback(_close, loop)
         progress("read", 0, None)
-        plain = stack.enter_context(
-            cloud(setup.model, tenants, "--drafter", "none", memory_mb=setup.memory_mb)
-        )
+        begin = partial(cloud, setup.model, tenants, memory_mb=setup.memory_mb)
+        where = ("--device", setup.device)
+        plain = stack.enter_context(begin(*where, "--drafter", "none"))
         drafting = plain
         if set(setup.ways) - {CLOUD, EDGE_ONLY}:
             named = ("--drafter", setup.cloud_drafter, "--policy", _POLICY)
-            drafting = stack.enter_context(
-                cloud(setup.model, tenants, *named, memory_mb=setup.memory_mb)
-            )
+            drafting = stack.enter_context(begin(*where, *named))
         servers = {way: plain if way in (CLOUD, EDGE_ONLY) else drafting for way in setup.ways}
         prompts = [plain.encode(question.turns[0]) for question in questions]
         progress("warm", 0, None)

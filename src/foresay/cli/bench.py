@@ -12,9 +12,11 @@ from foresay.cli.asking import MaxTokens
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
+    Device,
     Dtype,
     Model,
     Quantize,
+    device_for,
     load,
     require_engine,
 )
@@ -62,6 +64,7 @@ def bench_drafters(
     model: Model = DEFAULT_MODEL,
     dtype: Dtype = "auto",
     quantize: Quantize = None,
+    device: Device = "auto",
     memory_mb: Annotated[
         int, typer.Option(min=1, help="For the KV cache of each drafter's engine.")
     ] = 1024,
@@ -94,13 +97,15 @@ def bench_drafters(
     check_nodes(nodes)
     questions = read_or_built_in(prompts, per_category, max_tokens, temperature, seed)
     require_engine("bench")
+    device = device_for(device, dtype, quantize)
     done: list[Round] = []
     interrupted = False
     try:
         with waiting(as_json) as wait, Interrupts() as interrupts:
-            _find_drafters(ways, wait)
+            _find_drafters(ways, device, wait)
             options: dict[str, Any] = {"drafter": None, "policy": "none", "quantize": quantize}
-            llm = load(model, dtype, wait, memory=memory_mb << 20, **options)
+            options |= {"device": device, "memory": memory_mb << 20}
+            llm = load(model, dtype, wait, **options)
             for one in answer_all(llm, ways, questions, nodes, wait):
                 with interrupts.held():
                     done.append(one)
@@ -108,8 +113,8 @@ def bench_drafters(
         interrupted = True
     table = Table(nodes, done)
     if as_json:
-        asked = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
-        values = {**asked, **table.as_dict()}
+        asked = {"model": model, "device": device, "max_tokens": max_tokens}
+        values = {**asked, "temperature": temperature, **table.as_dict()}
         print(json.dumps(values | {"interrupted": True} if interrupted else values))
     elif done:
         _print(table)
@@ -119,7 +124,7 @@ def bench_drafters(
         raise typer.Exit(1)
 
 
-def _find_drafters(ways: list[str], wait: Waiting) -> None:
+def _find_drafters(ways: list[str], device: str, wait: Waiting) -> None:
     """Refuse a drafter whose files are not there, before torch is imported and a model loaded."""
     from foresay.arrays import user_path
     from foresay.drafters.lineup import parts_of
@@ -132,7 +137,7 @@ def _find_drafters(ways: list[str], wait: Waiting) -> None:
             check(user_path(name, "the drafter's folder"))
         elif kind == "model":
             wait("find", 0, None)
-            find_model(name, progress=wait)
+            find_model(name, device=device, progress=wait)
 
 
 def read_or_built_in(

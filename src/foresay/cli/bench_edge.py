@@ -16,7 +16,7 @@ import typer
 from foresay.cli.asking import MaxTokens
 from foresay.cli.bench import FileTemperature, PerCategory, bench_app, read_or_built_in
 from foresay.cli.interrupts import Interrupts
-from foresay.cli.model import DEFAULT_MODEL, Model, require_engine
+from foresay.cli.model import DEFAULT_MODEL, Device, Model, device_for, require_engine
 from foresay.cli.options import SERVER, naming_options, require
 from foresay.cli.root import AsJson
 from foresay.cli.show import print_table, tolerate_encoding
@@ -60,6 +60,7 @@ def bench_edge(
     temperature: FileTemperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampled answers, jitter and loss.")] = 1,
     model: Model = DEFAULT_MODEL,
+    device: Device = "auto",
     drafter: Annotated[str, typer.Option(help="Of the edge.")] = "suffix",
     corpus: Annotated[
         Path | None, typer.Option(help="A corpus file for the edge's drafter.")
@@ -136,6 +137,7 @@ def bench_edge(
     questions = [question for question in questions if category in (None, question.category)]
     require_engine("bench")
     require("bench edge", "serve,edge", *SERVER)
+    device = device_for(device, "auto")
     from foresay.bench.edge_runs import EdgeSetup, run_edge
 
     setup = EdgeSetup(
@@ -148,6 +150,7 @@ def bench_edge(
         edge_model=edge_model,
         cloud_drafter=cloud_drafter,
         memory_mb=memory_mb,
+        device=device,
     )
     table = EdgeTable([], setup.about())
     interrupted, failed = False, None

@@ -11,7 +11,7 @@ import typer
 
 from foresay.cli.asking import MaxTokens
 from foresay.cli.interrupts import Interrupts
-from foresay.cli.model import DEFAULT_MODEL, Dtype, Model, load, require_engine
+from foresay.cli.model import DEFAULT_MODEL, Device, Dtype, Model, device_for, load, require_engine
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_heading, print_table, tolerate_encoding
 from foresay.cli.waiting import Waiting, waiting
@@ -29,6 +29,7 @@ def demo(
     model: Model = DEFAULT_MODEL,
     max_tokens: MaxTokens = 128,
     dtype: Dtype = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Answer built-in prompts without and with speculation, and compare.
@@ -56,6 +57,7 @@ def demo(
     tolerate_encoding()
     prompts = built_in_questions(max_tokens)
     require_engine("demo")
+    device = device_for(device, dtype)
     if not as_json:
         texts = sum(prompt.params.n for prompt in prompts)
         print(
@@ -69,7 +71,7 @@ def demo(
     begun, waited = perf_counter(), seconds_kept_waiting()
     try:
         with waiting(as_json) as wait, Interrupts() as interrupts:
-            fast = load(model, dtype, wait, with_sources=True)
+            fast = load(model, dtype, wait, device=device, with_sources=True)
             plain = fast.beside(None, "none")
             steps = step_times(fast)
             if steps and not as_json:
@@ -83,7 +85,8 @@ def demo(
         interrupted = True
     result = Demo(done)
     if as_json:
-        _print_json(result, steps, model, max_tokens, interrupted)
+        asked = {"model": model, "device": device, "max_tokens": max_tokens}
+        _print_json(result, steps, asked, interrupted)
     elif done:
         _print_table(result)
         waited, took = seconds_kept_waiting() - waited, perf_counter() - begun
@@ -105,9 +108,9 @@ def _as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def _print_json(
-    result: Demo, steps: list[StepTime], model: str, max_tokens: int, interrupted: bool
+    result: Demo, steps: list[StepTime], asked: dict[str, Any], interrupted: bool
 ) -> None:
-    values: dict[str, Any] = {"model": model, "max_tokens": max_tokens}
+    values = dict(asked)
     if result.comparisons:
         values |= result.total.as_dict()
     sources = {name or "model": count for name, count in result.sources.items()}

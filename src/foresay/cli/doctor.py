@@ -26,8 +26,9 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(report | {"drafters": NAMES}))
     else:
-        shown = ("foresay", "python", "platform", "core", "cpu", "drafting", "models")
-        print_fields({name: report[name] for name in shown} | {"cpu": report["cpu"]["said"]})
+        shown = ("foresay", "python", "platform", "core", "cpu", "device", "drafting", "models")
+        said = {name: report[name]["said"] for name in ("cpu", "device")}
+        print_fields({name: report[name] for name in shown} | said)
         print()
         print_table(
             ["library", "version", "needed for", "get it in foresay's checkout with"],

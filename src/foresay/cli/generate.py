@@ -15,12 +15,14 @@ from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
     Corpus,
+    Device,
     Drafter,
     Dtype,
     Model,
     Policy,
     Quantize,
     check_names,
+    device_for,
     load,
     require_engine,
 )
@@ -63,6 +65,7 @@ def generate(
     raw: asking.Raw = False,
     dtype: Dtype = "auto",
     quantize: Quantize = None,
+    device: Device = "auto",
     sources: Annotated[
         bool, typer.Option("--sources", help="Show where each token was drafted from.")
     ] = False,
@@ -108,16 +111,19 @@ def generate(
     require_engine("generate")
     check_names(drafter, policy, corpus)
     chosen: Any = drafter
+    device = device_for(device, dtype, quantize)
     if corpus is not None:
         from foresay.drafters.lineup import make_drafter
 
-        chosen = make_drafter(drafter, share="all", corpus=corpus, verify=True, model=model)
+        given: Any = {"corpus": corpus, "verify": True, "model": model, "device": device}
+        chosen = make_drafter(drafter, share="all", **given)
     streamed = len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json)
     with waiting(as_json) as wait:
         llm = load(
             model,
             dtype,
             wait,
+            device=device,
             quantize=quantize,
             drafter=chosen,
             policy=policy,

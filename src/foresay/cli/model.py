@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Corpus",
+    "Device",
     "Drafter",
     "Dtype",
     "DtypeName",
@@ -24,6 +25,7 @@ __all__ = [
     "Policy",
     "Quantize",
     "check_names",
+    "device_for",
     "load",
     "require_engine",
 ]
@@ -31,7 +33,7 @@ __all__ = [
 DEFAULT_MODEL = "smollm2-135m"  # of foresay.models.weights, which is not imported for a help text
 
 
-DtypeName: TypeAlias = Literal["auto", "bfloat16", "float32"]
+DtypeName: TypeAlias = Literal["auto", "bfloat16", "float32", "float16"]
 QuantizeName: TypeAlias = Literal["q8_0", "q4_0"]
 
 Model = Annotated[
@@ -39,10 +41,18 @@ Model = Annotated[
 ]
 
 
-Dtype = Annotated[DtypeName, typer.Option(help="Of the weights; auto: as they are stored.")]
+Dtype = Annotated[
+    DtypeName,
+    typer.Option(help="Of the weights; auto: as they are stored. float16 is for GPUs."),
+]
 Quantize = Annotated[
     QuantizeName | None,
-    typer.Option(help="Quantise safetensors when they are read; a GGUF file is widened first."),
+    typer.Option(
+        help="Quantise safetensors when they are read; a GGUF file is widened first. On the CPU."
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="auto: an NVIDIA GPU where there is one; or cpu, cuda, cuda:N.")
 ]
 
 Drafter = Annotated[
@@ -87,23 +97,37 @@ def check_names(
     make_policy(policy)
 
 
+def device_for(device: str, dtype: DtypeName, quantize: QuantizeName | None = None) -> str:
+    """Where a model runs with these options. torch is imported only on machines with NVIDIA's
+    driver.
+
+    Raises: InputError for a device that is not there.
+    """
+    from foresay.models import device as devices
+    from foresay.models.options import LoadOptions
+
+    return devices.device_for(LoadOptions(dtype, quantize, device=device))
+
+
 def load(
     model: str,
     dtype: DtypeName,
     wait: Waiting,
     *,
+    device: str,
     quantize: QuantizeName | None = None,
     **options: Any,
 ) -> LLM:
-    """Load the model, and report progress."""
-    how: dict[str, Any] = {"dtype": dtype, "quantize": quantize}
+    """Load the model, and report progress. `device` as `device_for` says it."""
+    how: dict[str, Any] = {"dtype": dtype, "quantize": quantize, "device": device}
     wait("find", 0, None)
     from foresay.models.load import find_model
 
-    found = find_model(model, progress=wait, **how)  # also before torch is imported
+    found = find_model(model, progress=wait, **how)  # on the CPU also before torch is imported
     from foresay.models.reading import reading
 
-    with reading(found) as read:  # a file's weights are used as they are stored: it was found so
+    # On the CPU a file's weights are used as they are stored: it was found so.
+    with reading(found, device) as read:
         wait("import", 0, None)
         from foresay.engine.llm import LLM
 

@@ -17,11 +17,13 @@ import typer
 from foresay.cli.model import (
     DEFAULT_MODEL,
     Corpus,
+    Device,
     Drafter,
     Dtype,
     Policy,
     Quantize,
     check_names,
+    device_for,
     load,
     require_engine,
 )
@@ -74,10 +76,14 @@ def serve(
     corpus: Corpus = None,
     dtype: Dtype = "auto",
     quantize: Quantize = None,
+    device: Device = "auto",
     max_running: Annotated[int, typer.Option(help="Requests in one step, at most.", min=1)] = 256,
     memory_mb: Annotated[
         int | None,
-        typer.Option(help="For the KV cache; by default a quarter of the free memory.", min=1),
+        typer.Option(
+            help="For the KV cache; by default a quarter of the free memory, on a GPU most of it.",
+            min=1,
+        ),
     ] = None,
     tenant_mb: Annotated[
         int, typer.Option(help="For one tenant's history to draft from.", min=0, max=1 << 20)
@@ -158,11 +164,14 @@ def serve(
         _log.warning("pages of %s may send requests without a key", " and ".join(cors_origin))
     address = Address(host, port, ssl_certfile, ssl_keyfile)
     check_address(address)
+    device = device_for(device, dtype, quantize)
     with Lines(_log_stage) as wait:
         wait("import", 0, None)
         from foresay.serve.server import serve as run
         from foresay.serve.start import ServeSettings
-    made_drafter = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20, model)
+    made_drafter = _drafter(
+        drafter, corpus, len(who.tenants), tenant_mb << 20, model=model, device=device
+    )
     # Each thread that runs a model has worker threads as long as it lives; with more workers than
     # processors, they sleep between two layers. The server's own thread will run the model, so the
     # thread that loads and tests it must end.
@@ -172,6 +181,7 @@ def serve(
             model,
             dtype,
             wait,
+            device=device,
             quantize=quantize,
             drafter=made_drafter,
             policy=policy,
@@ -208,9 +218,8 @@ def _keys(given: list[str], file: Path | None) -> Keys:
     return found if file is None else found + read_keys(file)
 
 
-def _drafter(
-    name: str, corpus: Path | None, tenants: int, tenant_bytes: int, model: str | None = None
-) -> Any:
+def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int, **target: Any) -> Any:
+    """The drafter of that name; `target`: its model and its device."""
     if name == "none":
         return None
     from foresay.drafters.lineup import make_drafter, with_external_drafts
@@ -219,7 +228,7 @@ def _drafter(
     if name == "edge":
         return with_external_drafts(None)
     room = tenant_room(tenants, tenant_bytes)
-    own = make_drafter(name, share="all", corpus=corpus, verify=True, room=room, model=model)
+    own = make_drafter(name, share="all", corpus=corpus, verify=True, room=room, **target)
     return with_external_drafts(own)
 
 

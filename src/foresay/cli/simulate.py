@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from foresay.cli.model import Dtype, DtypeName, load, require_engine
+from foresay.cli.model import Device, Dtype, DtypeName, device_for, load, require_engine
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import check_out, print_table, progress
 from foresay.cli.waiting import waiting
@@ -78,6 +78,7 @@ def simulate(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the measured step costs.")] = None,
     dtype: Dtype = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Simulate one rollout step: recorded answers and step costs in, times out.
@@ -96,7 +97,7 @@ def simulate(
     """
     require_engine("simulate")
     if measure is not None:
-        _measure(measure, out, dtype, as_json)
+        _measure(measure, out, dtype, device, as_json)
         if file is None:
             return
         costs = str(out)
@@ -164,15 +165,16 @@ def simulate(
         _print(results, inputs, few)
 
 
-def _measure(model: str, out: Path | None, dtype: DtypeName, as_json: bool) -> None:
+def _measure(model: str, out: Path | None, dtype: DtypeName, device: str, as_json: bool) -> None:
     if out is None:
         raise InputError("--measure is given without --out; expected the file to write")
     check_out(out, Path(model))
+    device = device_for(device, dtype)
     with waiting(as_json=as_json) as wait:
-        llm = load(model, dtype, wait, drafter=None)
+        llm = load(model, dtype, wait, device=device, drafter=None)
         from foresay.bench.measure_costs import measure_table
 
-        about = f"{model}, {llm.target.dtype}, on this machine"
+        about = f"{model}, {llm.target.dtype}, on {llm.device} of this machine"
         table = measure_table(llm.target, out.stem, about, progress=wait)
     out.write_text(json.dumps(table.as_dict(), indent=1) + "\n", encoding="utf-8")
 

@@ -82,12 +82,19 @@ class _Setting:
     room: Room | None
     shape: dict[str, Any]
     model: Any
+    device: str
 
     @property
     def text(self) -> dict[str, Any]:
         """For a SuffixDrafter."""
         room = {} if self.room is None else asdict(self.room)
         return {"history": self.share == "all", **self.corpus, **room}
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """For an EagleDrafter or an MtpDrafter."""
+        on_gpu = self.device != "cpu"
+        return {"device": self.device, "dtype": "bfloat16" if on_gpu else "float32"}
 
     @property
     def learned(self) -> dict[str, Any]:
@@ -108,6 +115,7 @@ def make_drafter(
     room: Room | None = None,
     shape: ShapeLike | None = None,
     model: Any = None,
+    device: str = "cpu",
 ) -> Drafter[Any]:
     """A new drafter by its name; finished requests enter its history only if `share` is "all".
 
@@ -127,6 +135,9 @@ def make_drafter(
     its embeddings, and "mtp" is in its files. None: the one that the head was trained for; "mtp" is
     refused then.
 
+    `device` is where the target runs: "model:NAME", "eagle:FOLDER" and "mtp" run there as well,
+    heads in bfloat16 on a GPU. A drafter with "worker:" before it stays on the CPU.
+
     Several names with + between, such as "suffix+recycle", draft together, in one tree; with
     "first:" before them all the first that has a draft is taken. Those with "worker:" before them,
     such as "worker:model:a+worker:model:b", work at the same time. A folder may have a + in its
@@ -143,7 +154,7 @@ def make_drafter(
     _check_folders(name, parts)
     given = {"corpus": corpus, "tokenizer_hash": tokenizer_hash, "verify": verify}
     shaped = {} if shape is None else {"shape": shape}
-    setting = others = _Setting(share, given, chain, room, shaped, model)
+    setting = others = _Setting(share, given, chain, room, shaped, model, device)
     uses = [part.removeprefix(_WORKER) in _WITH_CORPUS for part in parts]
     if any(uses):  # else the first one refuses it
         none = {"corpus": None, "tokenizer_hash": None, "verify": False}
@@ -247,18 +258,18 @@ def _made(part: str, setting: _Setting) -> Drafter[Any]:
             warm = user_path(what, "the drafter's file") if what else None
             return drafters.RecycleDrafter(chain=setting.chain, warm=warm, **setting.learned)
         case "model":
-            return drafters.ModelDrafter(what, **setting.shape)
+            return drafters.ModelDrafter(what, device=setting.device, **setting.shape)
         case "self":
             return drafters.SelfDrafter(**setting.shape)
         case "eagle":
-            return drafters.EagleDrafter(what, setting.model, **chained)
+            return drafters.EagleDrafter(what, setting.model, **setting.head, **chained)
         case "mtp":
             if setting.model is None:
                 raise InputError(
                     "the drafter 'mtp' is in the target's own files, but no target is given; "
                     "expected --model, or in Python MtpDrafter(model)"
                 )
-            return drafters.MtpDrafter(setting.model, **chained)
+            return drafters.MtpDrafter(setting.model, **setting.head, **chained)
     given: Any = setting.corpus | (setting.shape if what.startswith("model:") else {})
     return drafters.WorkerDrafter(
         what, share=setting.share, chain=setting.chain, room=setting.room, **given

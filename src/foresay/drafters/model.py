@@ -32,6 +32,7 @@ class ModelDrafter(DecodingDrafter):
     memory          bytes of keys and values, at most, 1 GiB by default. Those of the request that
                     was asked least recently are forgotten, and computed again when it is asked; of
                     requests that are asked together, those that do not fit get no drafts
+    device          of a model that is given by its name, as for `LLM`; "cpu" by default
     tokenizer_hash  of the model's tokenizer file (`foresay.corpus.tokenizer_hash_of`), which an
                     `LLM` compares with its own; by default that of a model given by its name, and
                     None for a Target: then nothing is compared
@@ -55,6 +56,7 @@ class ModelDrafter(DecodingDrafter):
         shape: ShapeLike = 5,
         choice: Choice = "coupled",
         memory: int = MEMORY,
+        device: str = "cpu",
         tokenizer_hash: bytes | None = None,
     ) -> None:
         super().__init__(
@@ -62,7 +64,7 @@ class ModelDrafter(DecodingDrafter):
         )
         made: Any = model
         if isinstance(model, (str, os.PathLike)):
-            made, found = _loaded(model)
+            made, found = _loaded(model, device, memory)
             self.tokenizer_hash = found if tokenizer_hash is None else tokenizer_hash
         from foresay.models.target import check_target  # torch, which takes seconds
 
@@ -70,24 +72,28 @@ class ModelDrafter(DecodingDrafter):
         self._use(made)
 
 
-def _loaded(name: str | os.PathLike[str]) -> tuple[Any, bytes | None]:
-    """The target of that name, and the hash of its tokenizer, if that is known. Weights of 16 and
-    32 bits are quantised to 8 where the core has a decoder for them: drafts need not be exact."""
+def _loaded(name: str | os.PathLike[str], device: str, memory: int) -> tuple[Any, bytes | None]:
+    """The target of that name, and the hash of its tokenizer, if that is known. On processors
+    weights of 16 and 32 bits are quantised to 8 where the core has a decoder for them: drafts need
+    not be exact."""
     from foresay.models.cpu.quantised_decoder import can_quantise
+    from foresay.models.device import device_for
     from foresay.models.load import find_model, load
+    from foresay.models.options import LoadOptions
 
-    found = find_model(name)
+    device = device_for(LoadOptions(device=device))
+    found = find_model(name, device=device)
     if found.gguf is None and "Eagle" in str(config_of(found.folder).get("architectures")):
         raise ModelError(
             f"'{name}' is a head, no model; expected a model. A head drafts where its target runs, "
             f"as --drafter eagle:{name}"
         )
     quantize: Literal["q8_0"] | None = None
-    if found.gguf is None and can_quantise(found.folder):
+    if device == "cpu" and found.gguf is None and can_quantise(found.folder):
         quantize = "q8_0"
     file = Path(found.folder) / "tokenizer.json"
     own = tokenizer_hash_of(file) if file.is_file() else _noted_hash(config_of(found.folder))
-    return load(found, quantize=quantize), own
+    return load(found, quantize=quantize, device=device, memory=memory), own
 
 
 def _noted_hash(config: dict[str, Any]) -> bytes | None:

@@ -125,7 +125,7 @@ class MtpDrafter(HeadDrafter):
         dtype: str = "float32",
     ) -> None:
         made = check_settings(topk, depth, shortlist, dtype)
-        found = model if isinstance(model, StoredModel) else find_model(model)
+        found = model if isinstance(model, StoredModel) else find_model(model, device=device)
         module, tables = read_mtp(found, dtype=made, device=device), tables_of(found)
         width = module.layer.eh_proj.weight.shape[0]
         for name, table in (("embedding", tables.embedding), ("output", tables.output)):

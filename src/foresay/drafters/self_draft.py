@@ -276,6 +276,6 @@ def _seconds(target: Target, times: int = 7) -> float:
     spent = []
     for _ in range(times):
         begin = perf_counter()
-        target.forward([SequenceInput.of(target, kv, token)])
+        target.forward([SequenceInput.of(target, kv, token)]).wait()
         spent.append(perf_counter() - begin)
     return float(np.median(spent))

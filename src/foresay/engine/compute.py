@@ -34,6 +34,8 @@ def forward_and_verify(target: Target) -> Compute:
 
     def compute(step: Step, wants: Wants, laps: Timings) -> Outcome:
         outputs = target.forward(step.parts, hidden=wants.hidden_layers or wants.hidden)
+        if not step.decoding:  # of which nothing is read, so that it would be timed with the next
+            outputs.wait()
         laps.end("forward")
         own = len(outputs.logits) - sum(part.prefill_logits for part in step.parts)
         logits = outputs.logits[:own]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 
@@ -23,8 +24,9 @@ from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 from foresay.engine.samples import add_answers
 from foresay.errors import InputError, StateError
+from foresay.models.device import device_for
 from foresay.models.load import find_model, load
-from foresay.models.options import Dtype, Quantise, check_dtype
+from foresay.models.options import Dtype, LoadOptions, Quantise
 from foresay.models.progress import Progress, silent
 from foresay.models.reading import reading
 from foresay.models.tokenizer import ChatMessage, Tokenizer
@@ -46,16 +48,21 @@ class LLM:
                    "eagle:FOLDER", "mtp", several with + between, "none", or any Drafter
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
-    dtype          "auto" (weights as they are stored), "bfloat16" or "float32"
+    dtype          "auto" (weights as they are stored), "bfloat16" or "float32"; on GPUs "float16"
     quantize       "q8_0" or "q4_0": quantise the matrices of safetensors when they are read; those
-                   of a GGUF file are widened first
+                   of a GGUF file are widened first. On processors only
+    device         "auto" (a CUDA device where there is one), "cpu", "cuda" or "cuda:N"
     deterministic  batch-invariant: the same answer whatever other requests run
-    memory         bytes for the KV cache; None: a quarter of what is free
+    memory         bytes for the KV cache; None: a quarter of what is free, on a GPU what its target
+                   takes
     max_running    requests in one step; the others wait
     max_rows       prompt tokens in one step: a longer prefill takes several steps
     with_sources   note where each token was drafted from (`Result.sources`)
     progress       called in every stage that takes time: progress(stage, done, total), see
                    `foresay.models.progress`; what it raises ends the work
+
+    `device` says afterwards where it runs: "cpu", "cuda" or "cuda:N". The drafters "model:NAME",
+    "eagle:FOLDER" and "mtp" run there as well.
 
     Mutates: through `generate` and `stream`: the drafter learns. Raises: ModelError,
     UnsupportedModel, InputError when constructed. One thread at a time may use it.
@@ -69,6 +76,7 @@ class LLM:
         *,
         dtype: Dtype = "auto",
         quantize: Quantise | None = None,
+        device: str = "auto",
         deterministic: bool = True,
         memory: int | None = None,
         max_running: int = 256,
@@ -87,21 +95,24 @@ class LLM:
         }
         for name, value in self._limits.items():
             check_positive(value, name)
-        check_dtype(dtype)
-        made = drafter_of(drafter, model)
+        options = LoadOptions(dtype, quantize, device=device, memory=memory)
         make_policy(policy)
+        self.device = device_for(options)
+        made = drafter_of(drafter, model, self.device)
         report = progress or silent
+        how: dict[str, Any] = {"dtype": dtype, "quantize": quantize, "device": self.device}
         if not isinstance(model, StoredModel):
-            model = find_model(model, dtype=dtype, quantize=quantize, progress=report)
+            model = find_model(model, progress=report, **how)
         self._model = replace(model, decoder=None)
         report("read", 0, None)
-        as_stored = dtype == "auto" and quantize is None
-        with reading(model) if as_stored else nullcontext(model) as read:
+        with reading(model, self.device) if options.as_stored else nullcontext(model) as read:
             self.tokenizer = Tokenizer(model.folder)
-            self.target = load(
-                read, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
-            )
+            how |= {"deterministic": deterministic, "memory": memory, "progress": report}
+            self.target = load(read, **how)
+        if self.target.memory is not None:
+            self._limits["memory"] = self.target.memory
         self.tokenizer_hash = tokenizer_hash_in(model.folder)  # None: not known
+        self._sharing: WeakSet[LLM] = WeakSet()  # all with this target
         self._begin(made, policy, with_sources, report)
 
     def beside(
@@ -112,7 +123,9 @@ class LLM:
         with_sources: bool = False,
         progress: Progress | None = None,
     ) -> LLM:
-        """Another one with the same model in memory, and an engine of its own.
+        """Another one with the same model in memory, and an engine of its own. On a GPU both have
+        the same memory for keys and values, so that one at a time should have requests: then
+        nothing is left of its prefix cache when they have ended.
 
         Raises: InputError.
         """
@@ -120,8 +133,11 @@ class LLM:
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
         other.tokenizer_hash, other._model = self.tokenizer_hash, self._model
-        made = drafter_of(drafter, self._model)
+        other.device = self.device
+        other._sharing = self._sharing
+        made = drafter_of(drafter, self._model, self.device)
         other._begin(made, policy, with_sources, progress or silent)
+        self._leave_memory()
         return other
 
     def _begin(
@@ -141,6 +157,7 @@ class LLM:
             progress=progress,
             **self._limits,
         )
+        self._sharing.add(self)
         self._at_work: int | None = None  # the thread that uses the engine
         self._closed: list[Request] = []  # requests of streams that were closed meanwhile
 
@@ -293,20 +310,29 @@ class LLM:
                 while closed := self._closed.copy():
                     self.engine.cancel(*closed)
                     del self._closed[: len(closed)]
+                self._leave_memory()
             finally:
                 self._at_work = None
 
+    def _leave_memory(self) -> None:
+        """If others use the memory of the target, too, and nothing runs here, none of it is held.
+        An engine drops its own prefixes only, in its own thread."""
+        if self.target.memory is not None and len(self._sharing) > 1 and not self.engine.busy:
+            self.engine.scheduler.drop_prefixes()
 
-def drafter_of(drafter: str | Drafter[Any] | None, model: Any = None) -> Drafter[Any] | None:
+
+def drafter_of(
+    drafter: str | Drafter[Any] | None, model: Any = None, device: str = "cpu"
+) -> Drafter[Any] | None:
     """The drafter of that name, which learns from all answers, or the given one, or None. `model`
-    is the target, which some need.
+    is the target, which some need, and `device` where it runs.
 
     Raises: InputError for a name that does not exist; for a drafter with weights also ModelError.
     """
     if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None
     if isinstance(drafter, str):
-        return make_drafter(drafter, share="all", model=model)
+        return make_drafter(drafter, share="all", model=model, device=device)
     check_drafter(drafter)
     return drafter
 

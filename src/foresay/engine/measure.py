@@ -140,10 +140,17 @@ def _samples(target: Target, progress: Progress) -> list[Sample]:
 
 
 def _timed(target: Target, kind: _Kind, kvs: list[TextKv]) -> float:
+    """Seconds of a step; on a GPU of the second one: the first of a kind may be prepared there."""
     last, draft = np.zeros(1, np.int32), Draft.chain(np.zeros(kind.rows - 1, np.int32))
-    start = perf_counter()
-    target.forward([SequenceInput.of(target, kv, last, draft) for kv in kvs[: kind.requests]])
-    return perf_counter() - start
+    prepared = False
+    while True:
+        start = perf_counter()
+        parts = [SequenceInput.of(target, kv, last, draft) for kv in kvs[: kind.requests]]
+        outputs = target.forward(parts).wait()
+        took = perf_counter() - start
+        if prepared or not outputs.on_gpu:
+            return took
+        prepared = True
 
 
 def _texts(target: Target, size: int) -> list[TextKv]:

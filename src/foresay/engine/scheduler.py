@@ -128,12 +128,18 @@ class Scheduler:
         """Drop all of the KV cache: the prefix cache for good, and that of running requests, which
         are preempted and wait in front of the others.
         """
+        self.drop_prefixes()
+        self._whole = False
+        for request in sorted(self.running, key=lambda r: r.number, reverse=True):
+            self._preempt(request)
+        self._whole = True
+
+    def drop_prefixes(self) -> None:
+        """Free the memory of the prefix cache."""
         self.mend()
         self._whole = False
         while self.prefixes.drop_oldest():
             pass
-        for request in sorted(self.running, key=lambda r: r.number, reverse=True):
-            self._preempt(request)
         self._whole = True
 
     def release(self, request: Request, *, cache: bool) -> None:

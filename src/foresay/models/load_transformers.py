@@ -23,14 +23,15 @@ from foresay.models.visibility import visible_by_layer
 from foresay.models.weights.folder import config_of
 
 if TYPE_CHECKING:
-    from foresay.models.cpu.target import CpuTarget
+    from foresay.models.target import LoadedTarget
 
 __all__ = ["LOADING", "plain_target_of", "prepared", "read_model", "target_of"]
 
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
 # (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
 LOADING = threading.Lock()
-_DEVICES = {"cpu": "foresay.models.cpu.modules"}  # whose `make_target` makes the target there
+# Whose `make_target` makes the target there.
+_DEVICES = {"cpu": "foresay.models.cpu.modules", "cuda": "foresay.models.gpu.load"}
 _COUNTS = ("layers", "n_layer", "experts", "blocks")  # how settings that count modules end
 _MOST = 4096
 
@@ -41,25 +42,30 @@ def target_of(
     deterministic: bool = True,
     try_exact: bool = True,
     threads: int = 0,
-) -> CpuTarget:
-    """The target for a model on the device that it is on; the model belongs to it from now on.
+    memory: int | None = None,
+) -> LoadedTarget:
+    """The target for a model on the device that it is on; the model belongs to it from now on. On a
+    GPU its weights are used where they are.
 
     deterministic  make it batch-invariant
     try_exact      find out whether it is, which takes as long as dozens of steps and changes
                    nothing; without, its `exact` stays None
     threads        of the core; 0: as many as torch uses
+    memory         bytes for keys and values on a GPU; None: what its target takes
 
     Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
     InputError for a device that has no target, or a FORESAY_CPU that this machine lacks.
     """
     _check_model(model)
-    device = model.device.type
-    if device not in _DEVICES:
+    kind = model.device.type
+    if kind not in _DEVICES:
         raise InputError(
-            f"the model is on {device}; expected {', '.join(_DEVICES)}, or plain_target_of"
+            f"the model is on {kind}; expected {', '.join(_DEVICES)}, or plain_target_of"
         )
-    options = LoadOptions(deterministic=deterministic, threads=threads)
-    made: CpuTarget = import_module(_DEVICES[device]).make_target(
+    options = LoadOptions(
+        deterministic=deterministic, threads=threads, device=str(model.device), memory=memory
+    )
+    made: LoadedTarget = import_module(_DEVICES[kind]).make_target(
         model, options, try_exact=try_exact
     )
     return made

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from foresay._core import cpu_level
+from foresay.arrays import check_positive
 from foresay.errors import InputError
 from foresay.models.progress import Progress, silent
 
@@ -13,6 +15,7 @@ __all__ = [
     "Dtype",
     "LoadOptions",
     "Quantise",
+    "check_device",
     "check_device_name",
     "check_dtype",
     "check_quantise",
@@ -20,7 +23,8 @@ __all__ = [
     "check_threads",
 ]
 
-Dtype = Literal["auto", "bfloat16", "float32"]
+Dtype = Literal["auto", "bfloat16", "float32", "float16"]
+"""Of weights; float16 on GPUs only."""
 Quantise = Literal["q8_0", "q4_0"]
 """Weights of 8 bits or of 4, with a scale for each block of them."""
 
@@ -29,7 +33,10 @@ Quantise = Literal["q8_0", "q4_0"]
 class LoadOptions:
     """How a model is run, see `load.load`.
 
-    Raises: InputError when constructed.
+    device  "auto", "cpu", "cuda" or "cuda:N"; `device.device_for` says which one "auto" is
+    memory  bytes for keys and values on a GPU; None: what its target takes
+
+    Raises: InputError when constructed, also for options that do not fit the device.
     """
 
     dtype: Dtype = "auto"
@@ -37,6 +44,8 @@ class LoadOptions:
     deterministic: bool = True
     threads: int = 0
     progress: Progress = silent
+    device: str = "auto"
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -48,6 +57,19 @@ class LoadOptions:
                     f"quantize is {self.quantize!r} and dtype is {self.dtype!r}; expected one of "
                     "them"
                 )
+        check_device(self.device)
+        if self.memory is not None:
+            check_positive(self.memory, "memory")
+        if self.quantize is not None and self.device.startswith("cuda"):
+            raise InputError(
+                f"quantize is {self.quantize!r} and device is {self.device!r}, where weights in "
+                "blocks are widened; expected device 'cpu', or no quantize"
+            )
+        if self.dtype == "float16" and self.device == "cpu":
+            raise InputError(
+                "dtype is 'float16' and device is 'cpu'; expected bfloat16 or float32 there, or a "
+                "CUDA device"
+            )
 
     @property
     def as_stored(self) -> bool:
@@ -86,13 +108,28 @@ def check_threads(threads: object) -> None:
         raise InputError(f"threads is {threads!r}; expected 0 to 256, where 0 is as torch uses")
 
 
-def check_device_name(device: object) -> None:
-    """Refuse what is no device, without asking torch whether it is there.
+def check_device(device: object) -> None:
+    """Refuse what is no device of `LoadOptions`, without asking torch whether it is there.
 
     Raises: InputError.
     """
-    if not isinstance(device, str) or device.split(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"device is {device!r}; expected cpu or cuda")
+    if device != "auto" and not _is_device(device):
+        raise InputError(f"device is {device!r}; expected auto, cpu, cuda or cuda:N")
+
+
+def check_device_name(device: object) -> None:
+    """Refuse what is no device of torch that we know, without asking whether it is there.
+
+    Raises: InputError.
+    """
+    if not _is_device(device):
+        raise InputError(f"device is {device!r}; expected cpu, cuda or cuda:N")
+
+
+def _is_device(device: object) -> bool:
+    # No number of two digits and more begins with 0, and torch's has 8 bits.
+    named = isinstance(device, str) and re.fullmatch(r"cpu|cuda(:(0|[1-9][0-9]{0,2}))?", device)
+    return bool(named)
 
 
 def check_sizes(hidden: int, heads: int) -> None:

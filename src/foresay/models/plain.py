@@ -188,6 +188,7 @@ class PlainTarget:
         self.depth = named_layers(model)
         self.threads = 1
         self.identity: str | None = None
+        self.memory: int | None = None
         self._names = names
 
     @property
@@ -223,6 +224,10 @@ class PlainTarget:
         made.kept, made.layers = list(kept), [self.layers[at] for at in kept]
         made.model = model_with(self.model, len(self.shapes), kept)
         return made
+
+    def weights_changed(self) -> None:
+        """See `InPlaceTarget`."""
+        self.version += 1
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in tensors_of(self.model).items()}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from threading import Event
 
 from foresay.machine import usable_processors
-from foresay.models.cpu.stored_decoder import decoder_of
+from foresay.models.cpu.stored_decoder import decoder_of, runs_as_stored
 from foresay.models.weights import StoredModel
 
 __all__ = ["reading"]
@@ -20,12 +20,14 @@ class _Ended(Exception):
 
 
 @contextmanager
-def reading(model: StoredModel) -> Iterator[StoredModel]:
+def reading(model: StoredModel, device: str = "cpu") -> Iterator[StoredModel]:
     """A context with the model, whose weights are being read where they are used as they are
     stored. `load.load` waits for them, and raises what was wrong with them. If they are not loaded
     in the context, the reading ends with it.
+
+    device  as `device.device_for` says it; on a GPU nothing is read here
     """
-    if model.gguf is None or model.decoder is not None:
+    if device != "cpu" or model.decoder is not None or not runs_as_stored(model):
         yield model
         return
     ended = Event()

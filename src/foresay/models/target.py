@@ -4,8 +4,9 @@ A step is one forward pass over the rows of many texts at once: pieces of prompt
 tokens (decode), and draft trees. Each text has a `TextKv`, its keys and values. The attention mask
 of a row follows from its text and its tree; its position is its place in the text, never in memory.
 
-`cpu/target.py` and `cpu/stored_target.py` are the targets on processors, `plain.py` is the readable
-twin in pure torch, for any device. What targets share knows no device:
+`cpu/target.py` and `cpu/stored_target.py` are the targets on processors, `gpu/` has the one on
+NVIDIA GPUs, `plain.py` is the readable twin in pure torch, for any device. What targets share knows
+no device:
 
     rows         the rows of a step          passes      a forward pass of transformers' modules
     attention    the function they call      visibility  which tokens a layer attends to
@@ -20,13 +21,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from foresay.arrays import Int32s, as_ints, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError
 
-__all__ = ["Hidden", "Outputs", "SequenceInput", "Target", "TextKv", "check_target"]
+__all__ = [
+    "Hidden",
+    "InPlaceTarget",
+    "LoadedTarget",
+    "Outputs",
+    "SequenceInput",
+    "Target",
+    "TextKv",
+    "check_target",
+]
 
 Hidden: TypeAlias = bool | tuple[int, ...]
 """Which hidden states of each row: none, the last, or what goes into these decoder layers, side by
@@ -135,6 +146,32 @@ class Target(Protocol):
         ...
 
 
+class LoadedTarget(Target, Protocol):
+    """A target that foresay has made of a model.
+
+    dtype   of keys, values and queries
+    memory  bytes that it has for keys and values on its device; None: no bound of its own, as in
+            the memory of the processors
+    """
+
+    dtype: torch.dtype
+    memory: int | None
+
+
+class InPlaceTarget(LoadedTarget, Protocol):
+    """A target that reads somebody else's tensors in every step, and does not see when they
+    change."""
+
+    def weights_changed(self) -> None:
+        """Count the version up: the weights may be others since the last step. Not while a
+        `forward` runs.
+
+        Mutates: the version. Valid until: for ever; texts of the old version must not be used any
+        more.
+        """
+        ...
+
+
 def check_target(target: object) -> None:
     """Refuse what is no target.
 
@@ -159,6 +196,20 @@ class Outputs:
 
     logits: Tensor
     hidden: Tensor | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether `forward` has returned before they were computed."""
+        return self.logits.device.type == "cuda"
+
+    def wait(self) -> Outputs:
+        """The same when they are computed: for who times a step and reads nothing of it.
+
+        GIL: released.
+        """
+        if self.on_gpu:
+            torch.cuda.synchronize(self.logits.device)
+        return self
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -90,7 +90,10 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
         _RULES.reset(token)
         model.set_attn_implementation(before)
     hints, name = sorted(set(_sizes(model).values())), model.config.model_type
-    return [_classified(f"layer {at} of {name}", rules[at], context, hints) for at in sorted(rules)]
+    return [
+        _classified(f"layer {at} of {name}", rules[at], context, hints, model.device)
+        for at in sorted(rules)
+    ]
 
 
 def narrow(layers: Sequence[Visible]) -> list[Visible]:
@@ -168,7 +171,9 @@ class _Mask:
         self.rule = mask_function
 
 
-def _classified(layer: str, rule: Rule | None, context: int, hints: list[int]) -> Visible:
+def _classified(
+    layer: str, rule: Rule | None, context: int, hints: list[int], device: torch.device
+) -> Visible:
     if rule is None:
         raise UnsupportedModel(
             f"{layer} builds its attention mask by itself; expected a mask that transformers "
@@ -179,7 +184,7 @@ def _classified(layer: str, rule: Rule | None, context: int, hints: list[int]) -
     asked = {0, 1, 2, longest - 1, longest // 2}
     asked |= {hint * times + step for hint in hints for times in (1, 2, 3) for step in (-1, 0, 1)}
     queries = sorted(q for q in asked if 0 <= q < longest)
-    seen = [_row(rule, query) for query in queries]
+    seen = [_row(rule, query, device) for query in queries]
     for visible in [Visible(), *map(Visible, hints), *(Visible(0, hint) for hint in hints)]:
         if all(
             bool(row[visible.first(query) :].all()) and not row[: visible.first(query)].any()
@@ -192,10 +197,12 @@ def _classified(layer: str, rule: Rule | None, context: int, hints: list[int]) -
     )
 
 
-def _row(rule: Rule, query: int) -> Tensor:
-    zero = torch.zeros(1, 1, dtype=torch.long)
-    keys = torch.arange(query + 1)[None]
-    return rule(zero, zero, torch.full((1, 1), query), keys).expand(1, query + 1)[0]
+def _row(rule: Rule, query: int, device: torch.device) -> Tensor:
+    """A rule may hold tensors of the model's device."""
+    zero = torch.zeros(1, 1, dtype=torch.long, device=device)
+    keys = torch.arange(query + 1, device=device)[None]
+    rows = torch.full((1, 1), query, device=device)
+    return rule(zero, zero, rows, keys).expand(1, query + 1)[0]
 
 
 AttentionInterface.register(_NAME, _record_rule)

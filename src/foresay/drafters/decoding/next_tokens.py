@@ -83,7 +83,7 @@ class NextTokens(NamedTuple):
 def next_tokens(logits: Tensor, rows: Sequence[Row], threads: int = 1) -> list[NextTokens]:
     """The next tokens of each row of `logits` [R, vocabulary]."""
     asks = VerificationBatch([row.ask for row in rows])
-    if not asks.processed and not asks.temperatures.any() and logits.device.type == "cpu":
+    if not asks.processed and not asks.temperatures.any():
         return _greedy(logits, rows, threads)
     given = _processed(logits, asks)
     found = [NextTokens([], [], []) for _ in rows]
@@ -114,11 +114,13 @@ def _processed(logits: Tensor, asks: VerificationBatch) -> Scores:
 
 
 def _greedy(logits: Tensor, rows: Sequence[Row], threads: int) -> list[NextTokens]:
-    """Of requests without temperature and processors: the likeliest, in one pass of the core."""
-    count = max(row.children for row in rows)
-    tokens, logprobs = _core.topk(
-        logits.float().contiguous().numpy(), min(count, logits.shape[1]), threads=threads
-    )
+    """Of requests without temperature and processors: the likeliest, found in one pass of the core,
+    or on the device that the logits are on."""
+    count = min(max(row.children for row in rows), logits.shape[1])
+    if logits.device.type == "cpu":
+        tokens, logprobs = _core.topk(logits.float().contiguous().numpy(), count, threads=threads)
+    else:
+        tokens, logprobs = _topk(logits.float(), count)
     chances = np.minimum(np.exp(logprobs.astype(np.float64)), 1.0)
     found = []
     for at, row in enumerate(rows):
@@ -131,6 +133,14 @@ def _greedy(logits: Tensor, rows: Sequence[Row], threads: int) -> list[NextToken
         some = len(good[:1])
         found.append(NextTokens(tokens[at, good[:1]].tolist(), [1.0] * some, [own] * some))
     return found
+
+
+def _topk(logits: Tensor, count: int) -> tuple[Int32s, Floats]:
+    """The likeliest tokens of each row and their log probabilities: one small copy to the host.
+    Rows without a valid one have log probabilities that are no numbers."""
+    best = logits.topk(count)
+    found: Floats = (best.values - logits.logsumexp(-1, keepdim=True)).cpu().numpy()
+    return best.indices.int().cpu().numpy(), found
 
 
 def _ranked(

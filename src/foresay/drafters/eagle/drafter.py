@@ -47,14 +47,14 @@ class EagleDrafter(HeadDrafter):
         made = check_settings(topk, depth, shortlist, dtype)
         if not isinstance(head, EagleHead):
             folder = user_path(head, "the head")
-            model = _model_for(folder, model)
+            model = _model_for(folder, model, device)
             head = load_head(folder, model, dtype=made, device=device)
         wants = Wants(hidden=True, hidden_layers=head.shape.layers)
         super().__init__(head, wants, topk=topk, depth=depth, shortlist=shortlist)
         self.head = head
 
 
-def _model_for(folder: Path, model: Any) -> StoredModel:
+def _model_for(folder: Path, model: Any, device: str) -> StoredModel:
     if isinstance(model, StoredModel):
         return model
     name = target_name(folder) if model is None else model
@@ -63,4 +63,4 @@ def _model_for(folder: Path, model: Any) -> StoredModel:
             f"the head in '{folder}' does not say for which model it was trained; expected the "
             "model beside it: EagleDrafter(head, model)"
         )
-    return find_model(name)
+    return find_model(name, device=device)

@@ -77,10 +77,9 @@ class WorkerDrafter:
     timeout        a worker that takes more seconds for one answer is killed. Its first answer after
                    a restart includes reading all texts again
     start_timeout  the same until it is ready: models are loaded
-    environ        changes of its environment, such as {"CUDA_VISIBLE_DEVICES": "1"} or
-                   {"OMP_NUM_THREADS": "2"}
+    environ        changes of its environment, such as {"OMP_NUM_THREADS": "2"}
     settings       share, corpus, tokenizer_hash, verify, chain, room as for `make_drafter`; for
-                   "model:NAME" also shape, choice, memory as for `ModelDrafter`
+                   "model:NAME" also shape, choice, memory, device as for `ModelDrafter`
 
     A worker that fails is killed and started again, without waiting for it; until it is ready,
     drafts are empty. After more than 3 failures within a minute all drafts are empty, with a

@@ -25,7 +25,7 @@ __all__ = [
     "plain_sampling",
 ]
 
-MODEL_SETTINGS = ("shape", "choice", "memory")
+MODEL_SETTINGS = ("shape", "choice", "memory", "device")
 """Settings that only ModelDrafter has."""
 _SETTINGS = ("share", "corpus", "tokenizer_hash", "verify", "chain", "room", *MODEL_SETTINGS)
 

@@ -149,22 +149,22 @@ def end_ids(config: GenerationConfig) -> tuple[int, ...]:
 
 
 def prompts_of(input_ids: Tensor, inputs: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """Each row without its padding.
+    """Each row without its padding, from whatever device the tensors are on.
 
     Raises: InputError.
     """
     for name, value in inputs.items():
         if name not in _INPUTS and value is not None and value is not False:
             raise InputError(f"{name} was given; expected input_ids and attention_mask")
-    if input_ids.device.type != "cpu":
-        raise InputError(f"input_ids are on {input_ids.device}; expected the CPU")
+    if input_ids.device.type not in ("cpu", "cuda"):
+        raise InputError(f"input_ids are on {input_ids.device}; expected the CPU or a CUDA device")
     cache = inputs.get("past_key_values")
     if cache is not None and cache.get_seq_length():
         raise InputError(
             f"past_key_values hold {cache.get_seq_length()} tokens; expected an empty cache"
         )
-    mask = inputs.get("attention_mask")
-    seen = torch.ones_like(input_ids) if mask is None else (mask != 0).long()
+    input_ids, mask = input_ids.cpu(), inputs.get("attention_mask")
+    seen = torch.ones_like(input_ids) if mask is None else (mask.cpu() != 0).long()
     if seen.shape != input_ids.shape:
         raise InputError(
             f"attention_mask has the shape {list(seen.shape)}; expected that of input_ids, "
@@ -177,7 +177,7 @@ def prompts_of(input_ids: Tensor, inputs: dict[str, Any]) -> list[np.ndarray[Any
             "expected padding on the left"
         )
     places = inputs.get("position_ids")
-    if places is not None and ((places != seen.cumsum(dim=1) - 1) & (seen == 1)).any():
+    if places is not None and ((places.cpu() != seen.cumsum(dim=1) - 1) & (seen == 1)).any():
         raise InputError("position_ids do not fit the attention_mask; expected none, or its own")
     rows = zip(input_ids, seen, strict=True)
     return [row[own == 1].numpy().astype(np.int32) for row, own in rows]

@@ -54,7 +54,7 @@ def generate(
     drafter    "suffix", "ngram", "none", or any Drafter
     policy     how many tokens are drafted, by its name: see `foresay.budget.policy.POLICIES`
     seed       of sampling; None: drawn from torch's default generator
-    memory     bytes for the KV cache
+    memory     bytes for the KV cache; on a GPU it stays taken as long as the model lives
     tokenizer  needed with the GenerationConfig's stop_strings, as always; they end an answer as in
                transformers, also before min_new_tokens
 
@@ -62,8 +62,11 @@ def generate(
     ours; sampled ones have the same distribution, and other random numbers. Each text stands alone:
     padding does not count for penalties. The model computes without dropout.
 
+    A model on a CUDA device is run there, with its weights where they are; the answer is on the
+    device of `input_ids`.
+
     Valid until: for ever; changed weights are noticed in the next call. Raises: InputError for an
-    unsupported argument, by its name, UnsupportedModel for a model that is not on the CPU or
+    unsupported argument, by its name, UnsupportedModel for a model that is on several devices or
     cannot be run exactly.
     """
     check_call(sys._getframe(1).f_locals)
@@ -77,7 +80,7 @@ def generate(
     if texts and not stops and len(prompts) > 1:
         raise InputError("eos_token_id is None; expected one for stop_strings with several texts")
     params = params_of(generation_config, input_ids.shape[1])
-    held = held_for(model)
+    held = held_for(model, memory)
     longest = max(map(len, prompts)) + params.max_tokens
     if longest > held.target.context:
         raise InputError(
@@ -99,13 +102,14 @@ def generate(
                     params,
                     seeds=[seed_of_sample(seed, row) for row in rows],
                     stops=stops,
-                    text=partial(_UntilCriteria, input_ids[first], texts) if texts else None,
+                    text=partial(_UntilCriteria, input_ids[first].cpu(), texts) if texts else None,
                     together=True,
                 )
             while any(not request.finished for request in requests):
                 engine.step()
         finally:
             engine.cancel(*requests)
+            held.ended(engine)
     for request in requests:
         if request.error is not None:
             raise request.error

@@ -40,7 +40,7 @@ class StoredTarget:
     Only the texts given to `forward` are changed.
     """
 
-    dtype = torch.bfloat16
+    dtype: torch.dtype = torch.bfloat16
     depth = 0  # the core gives the last hidden states only
 
     def __init__(
@@ -52,6 +52,7 @@ class StoredTarget:
         self.shapes = decoder.shapes
         self.threads = threads
         self.identity = identity
+        self.memory: int | None = None
         self.kept: Sequence[int] = ()
         self.exact: bool | None = None
         self.version = 0

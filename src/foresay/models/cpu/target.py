@@ -58,6 +58,7 @@ class CpuTarget:
         self.version = 0
         self.depth = named_layers(model)
         self.identity: str | None = None
+        self.memory: int | None = None
         self._names = names
 
     @property

@@ -15,7 +15,7 @@ constexpr uint32_t kBlock = PagePool::kPage;  // keys that are read at once
 struct Range {
     uint32_t blocks, size;  // up to so many blocks, chunks of this size
 };
-constexpr Range kChunks[] = {{32, 4}, {UINT32_MAX, 16}};
+constexpr Range kChunks[] = {{16, 2}, {32, 4}, {UINT32_MAX, 16}};
 
 /// The chunk that a block is in, and its first block and the one behind its last.
 struct Chunk {

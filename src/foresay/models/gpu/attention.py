@@ -6,8 +6,8 @@ text (`csrc/paged/step.hpp`); `combine` adds a row's chunks in their order.
 
 The bits of a row depend on its query, its position and the keys that it sees, in the order of the
 text, and on nothing else. A block of keys that a row does not see changes nothing of it, to the
-bit: its weights are 0 and its sums are multiplied by 1. The keys are the left side of a product and
-the rows the right one, so that it is made of the same instructions for few rows and for many.
+bit: its weights are 0 and its sums are multiplied by 1. A product has 64 rows, filled up, so that
+it is always made of the same instructions.
 
 With TRITON_INTERPRET=1 all this runs on the CPU, slowly.
 """
@@ -23,11 +23,11 @@ from torch import Tensor
 from foresay.models.gpu.chained import begin_early, chained, wait_for_kernel_before
 from foresay.models.gpu.inputs import StepInputs
 
-__all__ = ["BLOCK", "Heads", "attention", "tile_for"]
+__all__ = ["BLOCK", "Heads", "attention", "tile_rows"]
 
 BLOCK = 64
 """Keys that are read at once: a page."""
-_TILES = (16, 32, 64, 128)
+_TILE = 64  # rows of a product: nodes times query heads
 _ITEM_FIELDS = tl.constexpr(10)  # PagedStep::kItemFields
 
 
@@ -46,9 +46,9 @@ class Heads:
         return self.queries // self.keys
 
 
-def tile_for(rows: int, heads: Heads) -> int:
-    """How large tiles are where texts have at most so many rows: nodes times query heads."""
-    return next((tile for tile in _TILES if tile // heads.group >= rows), _TILES[-1])
+def tile_rows(heads: Heads) -> int:
+    """Rows of a step in a tile."""
+    return _TILE // heads.group
 
 
 def attention(
@@ -61,7 +61,6 @@ def attention(
     out: Tensor,
     heads: Heads,
     *,
-    tile: int,
     scaling: float,
     window: int = 0,
     cap: float = 0.0,
@@ -71,7 +70,6 @@ def attention(
     query    [rows, query heads, padded]
     keys     [pages, key heads, BLOCK, padded], and values too
     results  float32 [.., query heads, padded], and states [2, .., query heads]: for the chunks
-    tile     as the step was laid out for
 
     Mutates: out, results, states.
     """
@@ -81,9 +79,8 @@ def attention(
         query, keys, values, inputs.items, inputs.positions, inputs.row_paths, inputs.path_slots,
         inputs.path_ends, inputs.heap, results, states, between,
         scaling * 1.4426950408889634, cap, window,
-        group=heads.group, key_heads=heads.keys, width=heads.padded, tile=tile, block=BLOCK,
-        capped=cap > 0, windowed=window > 0, num_warps=4 if tile <= 64 else 8,
-        num_stages=3 if tile <= 32 else 2, **how,
+        group=heads.group, key_heads=heads.keys, width=heads.padded, tile=_TILE, block=BLOCK,
+        capped=cap > 0, windowed=window > 0, num_warps=4, num_stages=3, **how,
     )  # fmt: skip
     combine[(inputs.row_capacity, heads.queries)](
         results, states, between, inputs.first_results, inputs.strides, inputs.counts, out,
@@ -94,21 +91,21 @@ def attention(
 @triton.jit  # type: ignore[untyped-decorator]
 def add_block(query, keys, values, visible, top, total, sums, scale, cap, capped: tl.constexpr):  # type: ignore[no-untyped-def]
     """One block of keys more, by the softmax that goes along: the highest score so far, the sum of
-    the weights, and the weighted values [width, tile]."""
-    scores = tl.dot(keys, query, input_precision="ieee") * scale
+    the weights, and the weighted values."""
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
     if capped:
         # tanh by exp2, of a score that log2(e) was multiplied into
         size = tl.exp2(-2.0 * tl.abs(scores) / cap)
         bent = (1.0 - size) / (1.0 + size) * (cap * 1.4426950408889634)
         scores = tl.where(scores < 0, -bent, bent)
     scores = tl.where(visible, scores, -float("inf"))
-    higher = tl.maximum(top, tl.max(scores, 0))
+    higher = tl.maximum(top, tl.max(scores, 1))
     safe = tl.where(higher == -float("inf"), 0.0, higher)
-    weights = tl.exp2(scores - safe[None, :])
+    weights = tl.exp2(scores - safe[:, None])
     rescale = tl.exp2(top - safe)
-    total = total * rescale + tl.sum(weights, 0)
-    sums = sums * rescale[None, :]
-    sums = tl.dot(tl.trans(values), weights.to(values.dtype), sums, input_precision="ieee")
+    total = total * rescale + tl.sum(weights, 1)
+    sums = sums * rescale[:, None]
+    sums = tl.dot(weights.to(values.dtype), values, sums, input_precision="ieee")
     return higher, total, sums
 
 
@@ -145,22 +142,20 @@ def attend(  # type: ignore[no-untyped-def]
     wait_for_kernel_before(chained)
     if rows == 0:
         return
-    query = tl.trans(
-        tl.load(
-            query_at + ((first + row) * heads + head)[:, None] * width + dim[None, :],
-            live[:, None],
-            0.0,
-        )
+    query = tl.load(
+        query_at + ((first + row) * heads + head)[:, None] * width + dim[None, :],
+        live[:, None],
+        0.0,
     )
     top = tl.full([tile], -float("inf"), tl.float32)
     total = tl.zeros([tile], tl.float32)
-    sums = tl.zeros([width, tile], tl.float32)
+    sums = tl.zeros([tile, width], tl.float32)
     for at in range(begin, tl.minimum(end, whole)):
         page = tl.load(heap_at + pages + at).to(tl.int64)
         from_here = (page * key_heads + key_head) * (block * width)
         keys = tl.load(keys_at + from_here + inside)
         values = tl.load(values_at + from_here + inside)
-        visible = (at * block + key)[:, None] > nearest[None, :]
+        visible = (at * block + key)[None, :] > nearest[:, None]
         top, total, sums = add_block(
             query, keys, values, visible, top, total, sums, scale, cap, capped
         )
@@ -177,13 +172,13 @@ def attend(  # type: ignore[no-untyped-def]
                 mine = (place < last)[:, None]
                 keys = tl.load(keys_at + from_here[:, None] + dim[None, :], mine, 0.0)
                 values = tl.load(values_at + from_here[:, None] + dim[None, :], mine, 0.0)
-                visible = place[:, None] <= position[None, :]
-                visible &= (place[:, None] > nearest[None, :]) & (path == number)[None, :]
+                visible = place[None, :] <= position[:, None]
+                visible &= (place[None, :] > nearest[:, None]) & (path == number)[:, None]
                 top, total, sums = add_block(
                     query, keys, values, visible, top, total, sums, scale, cap, capped
                 )
     to_here = ((out + row) * heads + head).to(tl.int64)
-    tl.store(results_at + to_here[None, :] * width + dim[:, None], sums, live[None, :])
+    tl.store(results_at + to_here[:, None] * width + dim[None, :], sums, live[:, None])
     tl.store(states_at + to_here, top, live)
     tl.store(states_at + between + to_here, total, live)
 

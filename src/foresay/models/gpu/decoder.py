@@ -185,7 +185,6 @@ class Decoder:
         space: Workspace,
         pool: Tensor,
         kept: Sequence[int],
-        tile: int,
         hidden: Sequence[int] = (),
     ) -> None:
         """Compute the rows of a step: their last hidden states, normed, are in `space.normed`; what
@@ -193,13 +192,12 @@ class Decoder:
 
         pool  [layers, 2, pages, key heads, BLOCK, padded]: keys and values of all texts
         kept  the numbers of the layers that run
-        tile  of attention, as the step was laid out for
 
         Mutates: the workspace, and the pool at the rows' slots.
         """
         config, rows, eps = self.config, inputs.row_capacity, self.config.eps
         padded = triton.next_power_of_2(config.width)
-        warps = 4 if padded <= 2048 else 8
+        warps = 16  # always: a sum's order depends on it
         above, how = config.kind.above_one, chained(pool.device)
         first = self.weights[kept[0]]
         elementwise.embed[(rows,)](
@@ -226,7 +224,7 @@ class Decoder:
             self._rotate(layer, inputs, space, pool[number], config.ropes[number])
             attention(
                 space.query, pool[number, 0], pool[number, 1], inputs, space.results, space.states,
-                space.attended, self.heads, tile=tile, scaling=config.scaling,
+                space.attended, self.heads, scaling=config.scaling,
                 window=self.visible[number].window, cap=config.score_cap,
             )  # fmt: skip
             product(space.attended, layer.out, space.products(layer.out))

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from foresay._core import PagedStep, PagedText, PagePool
-from foresay.arrays import sizes_of
 from foresay.errors import InputError
-from foresay.models.gpu.attention import BLOCK, tile_for
+from foresay.models.gpu.attention import BLOCK, tile_rows
 from foresay.models.gpu.decoder import Decoder
 from foresay.models.gpu.elementwise import copy_slots
 from foresay.models.gpu.graphs import Graphs, item_size, result_size, row_size
@@ -117,11 +116,9 @@ class GpuTarget:
         rows = StepRows.of(parts)
         layers = _checked(hidden, self.depth)
         kvs: list[Any] = [part.kv for part in parts]
-        heads = self.decoder.heads
-        tile = tile_for(int(sizes_of(rows.offsets).max()), heads)
-        step = PagedStep(kvs, rows.offsets, rows.parents, tile // heads.group)
+        step = PagedStep(kvs, rows.offsets, rows.parents, tile_rows(self.decoder.heads))
         with self._here(), torch.inference_mode():
-            states = self._run(step, rows, tile, layers)
+            states = self._run(step, rows, layers)
             step.end()
             given = None
             if hidden is True:
@@ -130,9 +127,7 @@ class GpuTarget:
                 given = torch.cat(states[1:], 1)
             return Outputs(self.decoder.logits(states[0]), given)
 
-    def _run(
-        self, step: PagedStep, rows: StepRows, tile: int, layers: Sequence[int]
-    ) -> list[Tensor]:
+    def _run(self, step: PagedStep, rows: StepRows, layers: Sequence[int]) -> list[Tensor]:
         """The needed rows' last hidden states, normed, and what goes into these layers."""
         self._copy()
         sizes = row_size(step.rows), item_size(step.items)
@@ -143,8 +138,8 @@ class GpuTarget:
             self._graphs.drop()
             self._grown = self._space.grown
         self._graphs.run(
-            (*sizes, result_size(step.results), tile, tuple(layers), tuple(self.kept)),
-            lambda: self.decoder.run(inputs, space, self._numbers, self.kept, tile, layers),
+            (*sizes, result_size(step.results), tuple(layers), tuple(self.kept)),
+            lambda: self.decoder.run(inputs, space, self._numbers, self.kept, layers),
         )
         found = [space.normed, *space.hidden]
         if len(rows.needed) == step.rows and (np.diff(rows.needed) == 1).all():

@@ -19,7 +19,7 @@ from foresay.sampling.processors import RowStatus
 from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import Verdict, VerdictBatch
 
-__all__ = ["Verified", "cut", "failures_of", "in_parts", "one_each", "verdicts", "without"]
+__all__ = ["Verified", "cut", "failures_of", "in_parts", "verdicts", "without"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +78,6 @@ def verdicts(
         _offsets(np.maximum(lengths - 1, 0)),
     )
     return Verified(packed, dict(failures), paths[taken])
-
-
-def one_each(own: Longs, failures: Mapping[int, ForesayError]) -> Verified:
-    """The verdicts of requests without drafts: the target's `own` tokens, one of each."""
-    good = np.ones(len(own), bool)
-    good[list(failures)] = False
-    packed = VerdictBatch._trusted(
-        own[good].astype(np.int32),
-        _offsets(good),
-        np.empty(0, np.int32),
-        np.zeros(len(own) + 1, np.int32),
-    )
-    return Verified(packed, dict(failures), np.flatnonzero(good))
 
 
 def cut(verified: Verified, sizes: Longs) -> Verified:

@@ -161,4 +161,3 @@ def _best_for(logits: Tensor) -> Kernel:
     if logits.device.type == "cpu":
         return "core"
     return "triton" if logits.device.type == "cuda" and find_spec("triton") else "torch"
-

@@ -143,10 +143,10 @@ def rungs(top):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def enough(x, z, top, least, divisor, flags):  # type: ignore[no-untyped-def]
-    """Which tokens min-p leaves to top-p; `z` and `top` as min-p sees them."""
-    share = tl.exp(z.to(tl.float64) - top.to(tl.float64))
-    return (share >= least) | ((flags & _MIN_BEFORE_P) == 0) | (least == 0.0) | ~finite(top)
+def enough(z, top, least, flags):  # type: ignore[no-untyped-def]
+    """Which tokens min-p leaves to top-p; `z` and `top` are as min-p sees them."""
+    bound = tl.where(((flags & _MIN_BEFORE_P) != 0) & finite(top), least, -1.0)
+    return tl.exp(z.to(tl.float64) - top.to(tl.float64)) >= bound
 
 
 @triton.jit
@@ -161,10 +161,13 @@ def weigh(  # type: ignore[no-untyped-def]
         tl.load(top_at + row), tl.load(divisors_at + row), tl.load(flags_at + row),
     )  # fmt: skip
     scale = tl.load(scale_at)
-    k_top, p_top = divided(top, divisor, flags, _K_DIVIDED), divided(top, divisor, flags, _P_DIVIDED)
+    k_top, p_top = (
+        divided(top, divisor, flags, _K_DIVIDED),
+        divided(top, divisor, flags, _P_DIVIDED),
+    )
     min_top = divided(top, divisor, flags, _MIN_DIVIDED)
     by_k = (k > 0) & finite(k_top)
-    by_mass = (p < 1.0) & finite(p_top) & (~by_k | ((flags & _K_BEFORE_P) == 0))
+    by_mass = (p < 1.0) & finite(p_top) & ((by_k == 0) | ((flags & _K_BEFORE_P) == 0))
     k_rungs, p_rungs = rungs(k_top), rungs(p_top)
     counts = tl.zeros([block, _RUNGS], tl.int32)
     masses, totals = tl.zeros([block, _RUNGS], tl.int64), tl.zeros([block], tl.int64)
@@ -178,9 +181,7 @@ def weigh(  # type: ignore[no-untyped-def]
                 counts += (z[:, None] > k_rungs[None, :]).to(tl.int32)
             if by_mass:
                 z = divided(x, divisor, flags, _P_DIVIDED)
-                inside = enough(
-                    x, divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, divisor, flags
-                )
+                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags)
                 own = tl.where(inside, mass(z, p_top, scale), 0)
                 masses += tl.where(z[:, None] > p_rungs[None, :], own[:, None], 0)
                 totals += own
@@ -229,9 +230,12 @@ def collect(  # type: ignore[no-untyped-def]
     top, divisor, flags = (
         tl.load(top_at + row), tl.load(divisors_at + row), tl.load(flags_at + row),
     )  # fmt: skip
-    k_top, p_top = divided(top, divisor, flags, _K_DIVIDED), divided(top, divisor, flags, _P_DIVIDED)
+    k_top, p_top = (
+        divided(top, divisor, flags, _K_DIVIDED),
+        divided(top, divisor, flags, _P_DIVIDED),
+    )
     by_k = (k > 0) & finite(k_top)
-    by_mass = (p < 1.0) & finite(p_top) & (~by_k | ((flags & _K_BEFORE_P) == 0))
+    by_mass = (p < 1.0) & finite(p_top) & ((by_k == 0) | ((flags & _K_BEFORE_P) == 0))
     if by_k | by_mass:
         above_k = tl.full([], float("inf"), tl.float32)
         above_p = tl.full([], float("inf"), tl.float32)
@@ -285,12 +289,18 @@ def decide(  # type: ignore[no-untyped-def]
         tl.load(top_at + row), tl.load(divisors_at + row), tl.load(flags_at + row),
     )  # fmt: skip
     scale, size = tl.load(scale_at), tl.load(sizes_at + row)
-    k_top, p_top = divided(top, divisor, flags, _K_DIVIDED), divided(top, divisor, flags, _P_DIVIDED)
+    k_top, p_top = (
+        divided(top, divisor, flags, _K_DIVIDED),
+        divided(top, divisor, flags, _P_DIVIDED),
+    )
     min_top = divided(top, divisor, flags, _MIN_DIVIDED)
     by_k = (k > 0) & finite(k_top)
-    by_mass = (p < 1.0) & finite(p_top) & (~by_k | ((flags & _K_BEFORE_P) == 0))
+    by_mass = (p < 1.0) & finite(p_top) & ((by_k == 0) | ((flags & _K_BEFORE_P) == 0))
     few_at = collected_at + row * vocabulary
-    k_least, p_least = tl.full([], -float("inf"), tl.float32), tl.full([], -float("inf"), tl.float32)
+    k_least, p_least = (
+        tl.full([], -float("inf"), tl.float32),
+        tl.full([], -float("inf"), tl.float32),
+    )
     last = tl.full([], 0, tl.int32) + vocabulary
     if by_k:
         weights, ladder = summed(counts_at, row, splits, width), rungs(k_top)
@@ -325,23 +335,24 @@ def decide(  # type: ignore[no-untyped-def]
             for start in range(0, size, block):
                 ids = start + tl.arange(0, block)
                 x = tl.load(few_at + ids, ids < size, -float("inf"))
-                inside = enough(
-                    x, divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, divisor, flags
-                ) & (divided(x, divisor, flags, _K_DIVIDED) >= k_bound)
+                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags) & (
+                    divided(x, divisor, flags, _K_DIVIDED) >= k_bound
+                )
                 own = mass(divided(x, divisor, flags, _P_DIVIDED), p_top, scale)
                 sums += tl.where(inside, own, 0)
             goal = p * tl.sum(sums, 0).to(tl.float64)
         # In the last round, where lo is hi, what lies above it is weighed, and what ties with it.
         heavier, ties, searching = tl.full([], 0, tl.int64), tl.full([], 0, tl.int32), lo <= hi
         while searching:
-            probes, ended = probes_of(lo, hi), lo == hi
+            probes = probes_of(lo, hi)
+            searching = lo < hi
             above, equal = tl.zeros([block, _RUNGS], tl.int64), tl.zeros([block], tl.int32)
             for start in range(0, size, block):
                 ids = start + tl.arange(0, block)
                 x = tl.load(few_at + ids, ids < size, -float("inf"))
-                inside = enough(
-                    x, divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, divisor, flags
-                ) & (divided(x, divisor, flags, _K_DIVIDED) >= k_bound)
+                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags) & (
+                    divided(x, divisor, flags, _K_DIVIDED) >= k_bound
+                )
                 z = divided(x, divisor, flags, _P_DIVIDED)
                 own, key = tl.where(inside, mass(z, p_top, scale), 0), key_of(z)
                 above += tl.where(key[:, None] > probes.to(tl.int32)[None, :], own[:, None], 0)
@@ -349,7 +360,6 @@ def decide(  # type: ignore[no-untyped-def]
             weights = tl.sum(above, 0)
             heavier, ties = tl.min(weights, 0), tl.sum(equal, 0)  # those of the last round count
             lo, hi = narrower(lo, hi, weights, goal, probes)
-            searching = ~ended
         p_least = float_of(hi.to(tl.int32))
         one = mass(p_least, p_top, scale)
         # How many of those that tie are kept: each, while what is before it weighs less.
@@ -366,9 +376,9 @@ def decide(  # type: ignore[no-untyped-def]
                 ids = start + tl.arange(0, block)
                 x = tl.load(x_at + row * stride + ids, ids < vocabulary, -float("inf"))
                 x = x.to(tl.float32)
-                inside = enough(
-                    x, divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, divisor, flags
-                ) & (divided(x, divisor, flags, _K_DIVIDED) >= k_bound)
+                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags) & (
+                    divided(x, divisor, flags, _K_DIVIDED) >= k_bound
+                )
                 tied = (divided(x, divisor, flags, _P_DIVIDED) == p_least) & inside
                 tied &= ids < vocabulary
                 order = seen + tl.cumsum(tied.to(tl.int32), 0)
@@ -395,7 +405,10 @@ def write(  # type: ignore[no-untyped-def]
     worst, least = tl.load(worst_at + row), tl.load(least_at + row)
     min_top = divided(top, divisor, flags, _MIN_DIVIDED)
     by_min = (least > 0.0) & finite(min_top)
-    k_least, p_least = tl.full([], -float("inf"), tl.float32), tl.full([], -float("inf"), tl.float32)
+    k_least, p_least = (
+        tl.full([], -float("inf"), tl.float32),
+        tl.full([], -float("inf"), tl.float32),
+    )
     last = tl.full([], 0, tl.int32) + vocabulary
     if chooses:
         k_least, last = tl.load(lowest_at + row), tl.load(last_at + row)

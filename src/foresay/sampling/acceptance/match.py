@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
@@ -20,7 +19,14 @@ from foresay.arrays import sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.sampling.acceptance import noise, processors
 from foresay.sampling.acceptance import planned as planning
-from foresay.sampling.acceptance.inputs import checked, known_kernel, readable, refused, threads_of
+from foresay.sampling.acceptance.inputs import (
+    best_for,
+    checked,
+    known_kernel,
+    readable,
+    refused,
+    threads_of,
+)
 from foresay.sampling.acceptance.noise import Choice
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.acceptance.upload import download, upload
@@ -60,7 +66,7 @@ def match(
     if refusals:
         rule = partial(match, kernel=kernel, threads=threads, every_row=every_row)
         return without(refusals, rule, drafts, logits, inputs)
-    kernel = known_kernel(kernel or _best_for(logits), logits, ("core", "triton", "torch"))
+    kernel = known_kernel(kernel or best_for(logits), logits, ("core", "triton", "torch"))
     if kernel != "core":
         return _on_the_device(drafts, logits, inputs, kernel)
     return _in_the_core(drafts, logits, inputs, threads_of(threads), every_row)
@@ -100,7 +106,7 @@ def _followed(
     owners: Longs,
     stops: Longs,
 ) -> Verified:
-    """The verdicts of walks along what was chosen in each row: a token, or -1 - the row's status."""
+    """The verdicts of walks along what was chosen: each row's token, or -1 - its status."""
     tokens, offsets, path, path_offsets, places, status = _core.follow(
         codes,
         offsets=drafts.offsets,
@@ -155,9 +161,3 @@ def _in_the_core(
     )
     failures = failures_of(status, inputs) if status.any() else {}
     return Verified(VerdictBatch._trusted(tokens, offsets, path, path_offsets), failures, places)
-
-
-def _best_for(logits: Tensor) -> Kernel:
-    if logits.device.type == "cpu":
-        return "core"
-    return "triton" if logits.device.type == "cuda" and find_spec("triton") else "torch"

@@ -209,9 +209,9 @@ def _penalise(part: Tensor, texts: int, sent: Sent, kernel: Kernel) -> None:
         columns = sent["p.penalties"][:, sent["p.path_row"]]
         drafted = _penalised(flat[sent["p.path_at"]], counts, counts | IN_TEXT, columns)
     if kernel == "triton":
-        from foresay.sampling.acceptance import triton_limits
+        from foresay.sampling.acceptance import triton_penalties
 
-        triton_limits.penalise(part, table, sent["p.table"], sent["p.penalties"])
+        triton_penalties.penalise(part, table, sent["p.table"], sent["p.penalties"])
     else:
         mine = sent["p.penalised"]
         seen = table.view(texts, vocabulary)[sent["p.table"][mine]]
@@ -227,7 +227,7 @@ def _penalised(values: Tensor, counts: Tensor, seen: Tensor, columns: Tensor) ->
     values = torch.where(seen > 0, repeated, values)
     # Twice, not once with a sum: the order of roundings is part of the definition.
     values = torch.where(counts > 0, values - presence, values)
-    return values - frequency * counts
+    return torch.sub(values, frequency * counts)
 
 
 def _cut(few: Tensor, mine: Tensor, sent: Sent, limits: Limits, order: Sequence[str]) -> Tensor:

@@ -1,9 +1,9 @@
-"""Top-k, top-p, min-p and penalties in Triton kernels, for CUDA, without a wait.
+"""Top-k, top-p and min-p in Triton kernels, for CUDA, without a wait.
 
 A limit keeps the highest scores of a row, so all there is to find is the lowest one that is kept:
 the smallest t for which what lies above it weighs less than a goal. For top-k every token weighs 1
-and the goal is k. For top-p a token weighs its mass, a whole number, and the goal is a share of all;
-sums of whole numbers are the same in any order.
+and the goal is k. For top-p a token weighs its mass, a whole number, and the goal is a share of all
+of it; sums of whole numbers are the same in any order.
 
     weigh    what lies above each of 16 rungs below the highest score, and in all
     collect  the scores above the rung where the goal is reached, side by side
@@ -13,7 +13,7 @@ sums of whole numbers are the same in any order.
 Each reads the row once, but for `decide`, which reads what was collected, mostly a small part.
 With TRITON_INTERPRET=1 all this runs on the CPU, slowly.
 
-Mutates: what is said of each function. Valid until: for ever. Raises: nothing. GIL: held while the
+Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held while the
 work is handed to the device.
 """
 
@@ -31,13 +31,12 @@ from foresay.sampling.acceptance import planned
 from foresay.sampling.acceptance.triton import float_of, order_of
 from foresay.sampling.processors import parts
 
-__all__ = ["limited", "penalise"]
+__all__ = ["limited", "split"]
 
 _BLOCK, _WARPS = 256, 4
 _WRITTEN = 1024  # tokens at once where each is looked at alone
 _PROGRAMS = 2048  # a few for each of a GPU's multiprocessors
 _RUNGS = tl.constexpr(16)
-_IN_TEXT = tl.constexpr(planned.IN_TEXT)
 _K_DIVIDED, _P_DIVIDED = tl.constexpr(planned.K_DIVIDED), tl.constexpr(planned.P_DIVIDED)
 _MIN_DIVIDED, _K_BEFORE_P = tl.constexpr(planned.MIN_DIVIDED), tl.constexpr(planned.K_BEFORE_P)
 _MIN_BEFORE_P = tl.constexpr(planned.MIN_BEFORE_P)
@@ -59,7 +58,7 @@ def limited(
     rows, vocabulary = values.shape
     if values.stride(1) != 1:
         values = values.contiguous()
-    splits, part = _split(rows, vocabulary, _BLOCK)
+    splits, part = split(rows, vocabulary, _BLOCK)
     new: Any = values.new_empty
     given = [values, values.stride(0), vocabulary, part, top]
     given += [sent[f"p.{name}"] for name in ("divisors", "top_k", "top_p", "min_p", "flags")]
@@ -83,8 +82,8 @@ def limited(
             decide[(rows,)](
                 *given, scale, *found, sizes, collected, least, last, splits, width=width, **layout
             )
-        kept = new([rows, vocabulary], dtype=torch.float32)
-        splits, part = _split(rows, vocabulary, _WRITTEN)
+        kept: Tensor = new([rows, vocabulary], dtype=torch.float32)
+        splits, part = split(rows, vocabulary, _WRITTEN)
         given[3] = part
         write[(rows, splits)](
             *given, worst, least, last, kept, chooses=chooses, block=_WRITTEN, num_warps=_WARPS,
@@ -93,19 +92,7 @@ def limited(
     return kept
 
 
-def penalise(part: Tensor, table: Tensor, tables: Tensor, penalties: Tensor) -> None:
-    """Subtract and divide as the texts' tables of counts say. Mutates: `part`, float32 [R, V]."""
-    rows, vocabulary = part.shape
-    splits, size = _split(rows, vocabulary, _WRITTEN)
-    here: Any = torch.cuda.device_of
-    with here(part):
-        subtract[(rows, splits)](
-            part, table, tables, penalties, vocabulary, size, block=_WRITTEN, num_warps=_WARPS,
-            enable_fp_fusion=False,
-        )  # fmt: skip
-
-
-def _split(rows: int, vocabulary: int, block: int) -> tuple[int, int]:
+def split(rows: int, vocabulary: int, block: int) -> tuple[int, int]:
     """How many programs share a row, and how many tokens each has."""
     splits = max(1, min(_PROGRAMS // rows, triton.cdiv(vocabulary, block), 64))
     part = triton.cdiv(triton.cdiv(vocabulary, splits), block) * block
@@ -149,7 +136,7 @@ def enough(z, top, least, flags):  # type: ignore[no-untyped-def]
     return tl.exp(z.to(tl.float64) - top.to(tl.float64)) >= bound
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def weigh(  # type: ignore[no-untyped-def]
     x_at, stride, vocabulary, part, top_at, divisors_at, k_at, p_at, least_at, flags_at, scale_at,
     counts_at, masses_at, totals_at, block: tl.constexpr,
@@ -192,7 +179,7 @@ def weigh(  # type: ignore[no-untyped-def]
     tl.store(totals_at + at, tl.sum(totals, 0))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def summed(numbers_at, row, splits, width: tl.constexpr):  # type: ignore[no-untyped-def]
     """What the parts of a row found for each rung, together."""
     split, lane = tl.arange(0, width), tl.arange(0, _RUNGS)
@@ -200,7 +187,7 @@ def summed(numbers_at, row, splits, width: tl.constexpr):  # type: ignore[no-unt
     return tl.sum(tl.load(numbers_at + at, split[:, None] < splits, 0), 0)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def total_of(totals_at, row, splits, width: tl.constexpr):  # type: ignore[no-untyped-def]
     split = tl.arange(0, width)
     return tl.sum(tl.load(totals_at + row * splits + split, split < splits, 0), 0)
@@ -218,7 +205,7 @@ def missed(weights, goal, ladder, top):  # type: ignore[no-untyped-def]
     return tl.min(tl.where(weights.to(tl.float64) < goal, ladder, top), 0)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def collect(  # type: ignore[no-untyped-def]
     x_at, stride, vocabulary, part, top_at, divisors_at, k_at, p_at, least_at, flags_at,
     counts_at, masses_at, totals_at, sizes_at, collected_at, width: tl.constexpr,
@@ -275,7 +262,7 @@ def probes_of(lo, hi):  # type: ignore[no-untyped-def]
     return tl.minimum(lo + tl.arange(0, _RUNGS).to(tl.int64) * step, hi)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def decide(  # type: ignore[no-untyped-def]
     x_at, stride, vocabulary, part, top_at, divisors_at, k_at, p_at, least_at, flags_at, scale_at,
     counts_at, masses_at, totals_at, sizes_at, collected_at, lowest_at, last_at, splits,
@@ -392,7 +379,7 @@ def decide(  # type: ignore[no-untyped-def]
     tl.store(last_at + row, last)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def write(  # type: ignore[no-untyped-def]
     x_at, stride, vocabulary, part, top_at, divisors_at, k_at, p_at, least_at, flags_at, worst_at,
     lowest_at, last_at, kept_at, chooses: tl.constexpr, block: tl.constexpr,
@@ -427,27 +414,3 @@ def write(  # type: ignore[no-untyped-def]
         out = tl.where(kept, tl.div_rn(x, divisor), -float("inf"))
         out = tl.where((worst != worst) | (worst == float("inf")), worst, out)
         tl.store(kept_at + row * vocabulary + ids, out, ids < end)
-
-
-@triton.jit
-def subtract(  # type: ignore[no-untyped-def]
-    part_at, table_at, tables_at, penalties_at, vocabulary, size, block: tl.constexpr
-):
-    """Repetition, presence and frequency penalties on one part of a row."""
-    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    table, rows = tl.load(tables_at + row).to(tl.int64), tl.num_programs(0)
-    if table >= 0:
-        repetition = tl.load(penalties_at + row)
-        presence = tl.load(penalties_at + rows + row)
-        frequency = tl.load(penalties_at + 2 * rows + row)
-        begin, end = split * size, tl.minimum(split * size + size, vocabulary)
-        for start in range(begin, end, block):
-            ids = start + tl.arange(0, block)
-            x = tl.load(part_at + row * vocabulary + ids, ids < end, 0.0)
-            seen = tl.load(table_at + table * vocabulary + ids, ids < end, 0)
-            count = seen & (_IN_TEXT - 1)
-            repeated = tl.where(x < 0, x * repetition, tl.div_rn(x, repetition))
-            x = tl.where(seen > 0, repeated, x)
-            x = tl.where(count > 0, x - presence, x)
-            x = x - frequency * count.to(tl.float32)
-            tl.store(part_at + row * vocabulary + ids, x, ids < end)

@@ -43,7 +43,7 @@ def upload(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     whole = pinned.to(device, non_blocking=True)
     return {
         name: whole[places[name] : places[name] + array.nbytes]
-        .view(_dtype_of(array))
+        .view(_DTYPES[array.dtype])
         .view(array.shape)
         for name, array in arrays.items()
     }
@@ -60,11 +60,7 @@ def download(tensor: Tensor) -> NDArray[Any]:
     return pinned.numpy()
 
 
-def _dtype_of(array: NDArray[Any]) -> torch.dtype:
-    return _DTYPES[array.dtype]
-
-
-_DTYPES = {
+_DTYPES: dict[np.dtype[Any], torch.dtype] = {
     np.dtype(dtype): getattr(torch, np.dtype(dtype).name)
     for dtype in (np.uint8, np.int32, np.int64, np.float32, np.float64)
 }

@@ -23,8 +23,8 @@ from foresay.sampling.reference import path_to
 from sampling.cases import random_draft, random_input, random_rows
 from sampling.test_triton import CUDA, DEVICE, TOO_LATE
 
-KERNELS = ["torch", "triton"]
-DEVICES = ["cpu", *(["cuda"] if CUDA else [])]
+SLOW = [] if CUDA else [pytest.mark.slow]  # in the interpreter they take seconds
+KERNELS = ["torch", pytest.param("triton", marks=SLOW)]
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,10 @@ def test_by_torch(seed: int) -> None:
     check_batch(seed, "torch", [1, 2, 9, 60, 3000], 5)
 
 
-@pytest.mark.parametrize("seed", range(24) if not CUDA else range(300))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=SLOW if seed > 5 else []) for seed in range(300 if CUDA else 24)],
+)
 def test_by_triton(seed: int) -> None:
     check_batch(seed, "triton", [1, 2, 9, 60, 300] if not CUDA else [1, 9, 300, 3000, 40000], 2)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from foresay.arrays import Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.acceptance.rows import Longs, Rows
+from foresay.sampling.acceptance.upload import upload
 from foresay.sampling.processors import RowStatus
 from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import Verdict, VerdictBatch
@@ -116,7 +116,7 @@ def in_parts(
         there = np.flatnonzero(np.isin(rows.request, numbers))
         verified = rule(
             DraftBatch.of([drafts[at] for at in numbers]),
-            logits[torch.as_tensor(there, device=logits.device)],
+            logits[upload({"there": there}, logits.device)["there"]],
             VerificationBatch.of([inputs[at] for at in numbers]),
         )
         bounds = verified.verdicts.offsets

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay import _core
-from foresay.arrays import Floats
+from foresay.arrays import Floats, sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
 from foresay.sampling.acceptance import planned as planning
@@ -30,11 +30,12 @@ from foresay.sampling.acceptance.inputs import (
     threads_of,
 )
 from foresay.sampling.acceptance.rows import Longs, Rows
-from foresay.sampling.acceptance.tries import tries
-from foresay.sampling.acceptance.verdicts import Verified, failures_of, verdicts, without
+from foresay.sampling.acceptance.tries import Tries, tries
+from foresay.sampling.acceptance.verdicts import Verified, cut, failures_of, verdicts, without
 from foresay.sampling.noise import Doubles, Stream, uniform
 from foresay.sampling.processors import RowStatus
 from foresay.sampling.verification import VerificationBatch, VerificationInput
+from foresay.verdict import VerdictBatch
 
 __all__ = ["rejection"]
 
@@ -81,25 +82,67 @@ def _on_the_device(
     kernel: planning.Kernel,
 ) -> Verified:
     """All rows where their logits are, then the walks: from row to row below it, by the first of
-    its nodes that is accepted."""
+    its nodes that is accepted.
+
+    The core walks along codes, as for rule match. Nodes with equal tokens are different ones here,
+    so their numbers stand in for tokens, and the target's own tokens come behind them.
+    """
+    nodes = len(drafts.tokens)
+    owners, stops = _by_number(rows, inputs, nodes)  # before there is anything to wait for
+    numbers, room = np.arange(nodes, dtype=np.int32), inputs.room
     found = tries(logits, rows, inputs, drafts.probs, kernel)
-    row = rows.starts[:-1].copy()
-    failures = failures_of(found.status[row], inputs)
-    below = np.full(len(rows), -1, np.int64)
-    that = np.flatnonzero(found.accepted | found.wrong)[::-1]
-    below[rows.parent[that]] = that  # of several writes the last one stays
-    below[found.status != RowStatus.GOOD] = -1
-    walking = np.flatnonzero(below[row] >= 0)
-    while len(walking):
-        to = below[row[walking]]
-        wrong = found.wrong[to]
-        for i in walking[wrong]:
-            failures[int(i)] = InputError(_INVALID)
-        walking, to = walking[~wrong], to[~wrong]
-        row[walking] = to
-        walking = walking[below[to] >= 0]
-    own = np.where(found.status[row] == RowStatus.GOOD, found.tokens[row], -1)
-    return verdicts(rows, inputs, row, own, failures)
+    below = np.flatnonzero(found.accepted | found.wrong)[::-1]
+    codes = np.where(found.status == RowStatus.GOOD, nodes + found.tokens, -1 - found.status)
+    below = below[found.status[rows.parent[below]] == RowStatus.GOOD]
+    codes[rows.parent[below]] = rows.node[below]  # of several writes the last one stays
+    tokens, offsets, path, path_offsets, places, status = _core.follow(
+        codes,
+        offsets=drafts.offsets,
+        tokens=numbers,
+        parents=drafts.parents,
+        room=room,
+        stop_owners=owners,
+        stops=stops,
+    )
+    failures = failures_of(status, inputs) if status.any() else {}
+    drafted = tokens < nodes
+    if nodes:
+        own = drafts.tokens[np.where(drafted, tokens, 0)]
+        tokens = np.where(drafted, own, tokens - np.int32(nodes)).astype(np.int32)
+    verified = Verified(
+        VerdictBatch._trusted(tokens, offsets, path, path_offsets), failures, places
+    )
+    return _without_wrong(verified, found, rows, codes) if found.wrong.any() else verified
+
+
+def _by_number(rows: Rows, inputs: VerificationBatch, nodes: int) -> tuple[Longs, Longs]:
+    """The tokens that end an answer: the numbers of nodes that hold them, and the tokens behind all
+    nodes; with the requests they belong to, which rise."""
+    owners, stops = inputs.stops
+    if not len(stops):
+        return owners, stops
+    held = (rows.token == stops[:, None]) & (rows.request == owners[:, None]) & (rows.node >= 0)
+    which, row = np.nonzero(held)
+    every = np.concatenate([owners, owners[which]])
+    order = np.argsort(every, kind="stable")
+    return every[order], np.concatenate([stops + nodes, rows.node[row]])[order]
+
+
+def _without_wrong(verified: Verified, found: Tries, rows: Rows, codes: Longs) -> Verified:
+    """The same, but requests whose walk comes to a node with invalid probs have failed."""
+    row, failures = rows.starts[:-1].copy(), dict(verified.failures)
+    row_of = np.append(np.flatnonzero(rows.node >= 0), -1)
+    while len(walking := np.flatnonzero(row >= 0)):
+        to = codes[row[walking]]
+        goes_on = (to >= 0) & (to < len(row_of) - 1)
+        below = np.where(goes_on, row_of[np.where(goes_on, to, -1)], -1)
+        for i in walking[(below >= 0) & found.wrong[below]].tolist():
+            failures[i] = InputError(_INVALID)
+        row[walking] = np.where(found.wrong[below], -1, below)
+    sizes = sizes_of(verified.verdicts.offsets).astype(np.int64)
+    sizes[list(failures)] = 0
+    kept = cut(verified, sizes)
+    return Verified(kept.verdicts, dict(sorted(failures.items())), kept.rows)
 
 
 def _in_the_core(

@@ -45,7 +45,7 @@ class Tries(NamedTuple):
     """Whether the row's node has invalid probs."""
     tokens: Longs
     """What is drawn in the row, if all nodes behind it are rejected."""
-    status: NDArray[np.uint8]
+    status: Longs
     """A RowStatus."""
 
 
@@ -96,7 +96,7 @@ def tries(
     accepted, wrong = np.zeros((2, len(rows)), bool)
     accepted[below], wrong[below] = tossed < chance, np.isnan(chance)
     tokens, status = numbers[len(below) :].reshape(2, len(rows))
-    return Tries(accepted, wrong, tokens, status.astype(np.uint8))
+    return Tries(accepted, wrong, tokens, status)
 
 
 def _siblings(rows: Rows) -> tuple[Longs, Longs]:

@@ -162,7 +162,7 @@ def scores(planned: Plan, logits: Tensor, sent: Sent, kernel: Kernel) -> Scores:
     worst = logits.amax(dim=-1).float()  # NaN if there is one
     part = logits
     if edited:
-        part = logits.to(torch.float32, copy=True)
+        part = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         _edit(part, planned, sent, kernel)
     if planned.limits is None:
         # One bad number spoils a row, whatever became of the others.
@@ -175,7 +175,7 @@ def scores(planned: Plan, logits: Tensor, sent: Sent, kernel: Kernel) -> Scores:
         top = part.amax(dim=-1) if edited else worst
         return Scores(triton_limits.limited(part, top, worst, sent, planned.limits), temperatures)
     if part is logits:
-        part = logits.to(torch.float32, copy=True)
+        part = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     for number, order in enumerate(planned.limits.orders):
         mine = sent[f"p.order{number}"]
         part.index_copy_(0, mine, _cut(part[mine], mine, sent, planned.limits, order))

@@ -33,9 +33,9 @@ def interpreted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         if TOO_LATE:
             pytest.skip("runs in a process of its own, from test_triton.py")
         monkeypatch.setenv("TRITON_INTERPRET", "1")
-        from foresay.sampling.acceptance import triton_limits
+        from foresay.sampling.acceptance import triton_penalties
 
-        monkeypatch.setattr(triton_limits, "_PROGRAMS", 16)  # it runs one after the other
+        monkeypatch.setattr(triton_penalties, "_PROGRAMS", 16)  # it runs one after the other
 
 
 def found(

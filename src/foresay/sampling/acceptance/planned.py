@@ -87,7 +87,7 @@ def _plan_penalties(
     inputs: VerificationBatch,
     vocabulary: int,
 ) -> int:
-    """Adds what penalties need; returns how many texts there are. Mutates: `arrays`."""
+    """Adds to the arrays what penalties need; returns how many texts there are."""
     request = rows.request[at]
     mine = np.flatnonzero(inputs.penalised[request])
     if not len(mine):
@@ -117,7 +117,7 @@ def _plan_penalties(
 def _plan_limits(
     arrays: dict[str, NDArray[Any]], request: Longs, inputs: VerificationBatch, vocabulary: int
 ) -> Limits | None:
-    """Adds what the limits need. Mutates: `arrays`."""
+    """Adds to the arrays what the limits need."""
     k = np.where(inputs.top_k < vocabulary, inputs.top_k, 0)
     cut = ((inputs.top_k > 0) | (inputs.top_p < 1) | (inputs.min_p > 0)) & (inputs.temperatures > 0)
     if not cut[request].any():
@@ -184,7 +184,7 @@ def scores(planned: Plan, logits: Tensor, sent: Sent, kernel: Kernel) -> Scores:
 
 
 def _edit(part: Tensor, planned: Plan, sent: Sent, kernel: Kernel) -> None:
-    """Bias, penalties and forbidden stops. Mutates: `part`."""
+    """Writes bias, penalties and forbidden stops into the rows."""
     flat = part.view(-1)
     if "p.bias_at" in sent:
         flat.index_add_(0, sent["p.bias_at"], sent["p.bias"])
@@ -195,7 +195,6 @@ def _edit(part: Tensor, planned: Plan, sent: Sent, kernel: Kernel) -> None:
 
 
 def _penalise(part: Tensor, texts: int, sent: Sent, kernel: Kernel) -> None:
-    """Mutates: `part`."""
     vocabulary, flat, context = part.shape[1], part.view(-1), sent["p.context"]
     owner = torch.repeat_interleave(sent["p.lengths"], output_size=len(context))
     at = owner * vocabulary + context

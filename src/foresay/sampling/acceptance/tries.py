@@ -149,9 +149,8 @@ def _try(
     some: slice,
     sent: dict[str, Tensor],
 ) -> None:
-    """The chances of one node of each of some rows, which is then rejected: what is left. Where
-    rounding would leave nothing, all stays. Mutates: `weights`, `totals`, `chances`.
-    """
+    """The chances of one node of each of some rows, which is then rejected; writes these, and
+    what is left. Where rounding would leave nothing, all stays."""
     row, token, node = sent["rows"][some], sent["tokens"][some], sent["nodes"][some]
     own, total = weights[row, token], totals[row]
     chance = own / total

@@ -29,13 +29,13 @@ from torch import Tensor
 
 from foresay.sampling.acceptance import planned
 from foresay.sampling.acceptance.triton import float_of, order_of
+from foresay.sampling.acceptance.triton_penalties import split
 from foresay.sampling.processors import parts
 
-__all__ = ["limited", "split"]
+__all__ = ["limited"]
 
 _BLOCK, _WARPS = 256, 4
 _WRITTEN = 1024  # tokens at once where each is looked at alone
-_PROGRAMS = 2048  # a few for each of a GPU's multiprocessors
 _RUNGS = tl.constexpr(16)
 _K_DIVIDED, _P_DIVIDED = tl.constexpr(planned.K_DIVIDED), tl.constexpr(planned.P_DIVIDED)
 _MIN_DIVIDED, _K_BEFORE_P = tl.constexpr(planned.MIN_DIVIDED), tl.constexpr(planned.K_BEFORE_P)
@@ -92,13 +92,6 @@ def limited(
     return kept
 
 
-def split(rows: int, vocabulary: int, block: int) -> tuple[int, int]:
-    """How many programs share a row, and how many tokens each has."""
-    splits = max(1, min(_PROGRAMS // rows, triton.cdiv(vocabulary, block), 64))
-    part = triton.cdiv(triton.cdiv(vocabulary, splits), block) * block
-    return triton.cdiv(vocabulary, part), part
-
-
 @triton.jit
 def divided(x, divisor, flags, bit):  # type: ignore[no-untyped-def]
     """The scores as a limit sees them: before the division by the temperature, or after."""
@@ -130,10 +123,31 @@ def rungs(top):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def enough(z, top, least, flags):  # type: ignore[no-untyped-def]
-    """Which tokens min-p leaves to top-p; `z` and `top` are as min-p sees them."""
-    bound = tl.where(((flags & _MIN_BEFORE_P) != 0) & finite(top), least, -1.0)
-    return tl.exp(z.to(tl.float64) - top.to(tl.float64)) >= bound
+def known(row, top_at, divisors_at, k_at, p_at, least_at, flags_at):  # type: ignore[no-untyped-def]
+    """What is known of a row: its limits, the highest score as each limit sees it, whether top-k
+    limits it, and whether what lies above the rungs is weighed for top-p. Where top-k comes first,
+    so few tokens are left to top-p that it weighs what was collected."""
+    top, divisor, flags = tl.load(top_at + row), tl.load(divisors_at + row), tl.load(flags_at + row)
+    k, p, least = tl.load(k_at + row), tl.load(p_at + row), tl.load(least_at + row)
+    k_top, p_top = (
+        divided(top, divisor, flags, _K_DIVIDED),
+        divided(top, divisor, flags, _P_DIVIDED),
+    )
+    min_top = divided(top, divisor, flags, _MIN_DIVIDED)
+    by_k = (k > 0) & finite(k_top)
+    by_mass = (p < 1.0) & finite(p_top) & ((by_k == 0) | ((flags & _K_BEFORE_P) == 0))
+    return k, p, least, divisor, flags, k_top, p_top, min_top, by_k, by_mass
+
+
+@triton.jit
+def left_to_p(x, divisor, flags, min_top, least, k_least):  # type: ignore[no-untyped-def]
+    """Which tokens the limits before top-p leave to it."""
+    z = divided(x, divisor, flags, _MIN_DIVIDED)
+    limited = ((flags & _MIN_BEFORE_P) != 0) & finite(min_top)
+    top = tl.where(limited, min_top, 0.0)
+    enough = tl.exp(z.to(tl.float64) - top.to(tl.float64)) >= tl.where(limited, least, -1.0)
+    k_bound = tl.where((flags & _K_BEFORE_P) != 0, k_least, -float("inf"))
+    return enough & (divided(x, divisor, flags, _K_DIVIDED) >= k_bound)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -143,18 +157,10 @@ def weigh(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Of one part of a row: how many tokens lie above each rung, their mass, and that of all."""
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    k, p, least = tl.load(k_at + row), tl.load(p_at + row), tl.load(least_at + row)
-    top, divisor, flags = (
-        tl.load(top_at + row), tl.load(divisors_at + row), tl.load(flags_at + row),
-    )  # fmt: skip
-    scale = tl.load(scale_at)
-    k_top, p_top = (
-        divided(top, divisor, flags, _K_DIVIDED),
-        divided(top, divisor, flags, _P_DIVIDED),
+    _k, _p, least, divisor, flags, k_top, p_top, min_top, by_k, by_mass = known(
+        row, top_at, divisors_at, k_at, p_at, least_at, flags_at
     )
-    min_top = divided(top, divisor, flags, _MIN_DIVIDED)
-    by_k = (k > 0) & finite(k_top)
-    by_mass = (p < 1.0) & finite(p_top) & ((by_k == 0) | ((flags & _K_BEFORE_P) == 0))
+    scale = tl.load(scale_at)
     k_rungs, p_rungs = rungs(k_top), rungs(p_top)
     counts = tl.zeros([block, _RUNGS], tl.int32)
     masses, totals = tl.zeros([block, _RUNGS], tl.int64), tl.zeros([block], tl.int64)
@@ -168,7 +174,7 @@ def weigh(  # type: ignore[no-untyped-def]
                 counts += (z[:, None] > k_rungs[None, :]).to(tl.int32)
             if by_mass:
                 z = divided(x, divisor, flags, _P_DIVIDED)
-                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags)
+                inside = left_to_p(x, divisor, flags, min_top, least, -float("inf"))
                 own = tl.where(inside, mass(z, p_top, scale), 0)
                 masses += tl.where(z[:, None] > p_rungs[None, :], own[:, None], 0)
                 totals += own
@@ -213,16 +219,9 @@ def collect(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """The scores of one part of a row that `decide` needs, in any order."""
     row, split, splits = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
-    k, p = tl.load(k_at + row), tl.load(p_at + row)
-    top, divisor, flags = (
-        tl.load(top_at + row), tl.load(divisors_at + row), tl.load(flags_at + row),
-    )  # fmt: skip
-    k_top, p_top = (
-        divided(top, divisor, flags, _K_DIVIDED),
-        divided(top, divisor, flags, _P_DIVIDED),
+    k, p, _least, divisor, flags, k_top, p_top, _min_top, by_k, by_mass = known(
+        row, top_at, divisors_at, k_at, p_at, least_at, flags_at
     )
-    by_k = (k > 0) & finite(k_top)
-    by_mass = (p < 1.0) & finite(p_top) & ((by_k == 0) | ((flags & _K_BEFORE_P) == 0))
     if by_k | by_mass:
         above_k = tl.full([], float("inf"), tl.float32)
         above_p = tl.full([], float("inf"), tl.float32)
@@ -271,18 +270,10 @@ def decide(  # type: ignore[no-untyped-def]
     """The lowest scores of a row that top-k and top-p keep, each as the limit sees them, and the
     last id that top-p keeps of those with its lowest score."""
     row = tl.program_id(0).to(tl.int64)
-    k, p, least = tl.load(k_at + row), tl.load(p_at + row), tl.load(least_at + row)
-    top, divisor, flags = (
-        tl.load(top_at + row), tl.load(divisors_at + row), tl.load(flags_at + row),
-    )  # fmt: skip
-    scale, size = tl.load(scale_at), tl.load(sizes_at + row)
-    k_top, p_top = (
-        divided(top, divisor, flags, _K_DIVIDED),
-        divided(top, divisor, flags, _P_DIVIDED),
+    k, p, least, divisor, flags, k_top, p_top, min_top, by_k, by_mass = known(
+        row, top_at, divisors_at, k_at, p_at, least_at, flags_at
     )
-    min_top = divided(top, divisor, flags, _MIN_DIVIDED)
-    by_k = (k > 0) & finite(k_top)
-    by_mass = (p < 1.0) & finite(p_top) & ((by_k == 0) | ((flags & _K_BEFORE_P) == 0))
+    scale, size = tl.load(scale_at), tl.load(sizes_at + row)
     few_at = collected_at + row * vocabulary
     k_least, p_least = (
         tl.full([], -float("inf"), tl.float32),
@@ -307,8 +298,6 @@ def decide(  # type: ignore[no-untyped-def]
             lo, hi = narrower(lo, hi, tl.sum(above, 0), k, probes)
         k_least = float_of(hi.to(tl.int32))
     if (p < 1.0) & finite(p_top):
-        # What comes before top-p leaves only some tokens to it.
-        k_bound = tl.where((flags & _K_BEFORE_P) != 0, k_least, -float("inf"))
         lo, hi = tl.full([], _LOWEST, tl.int64), key_of(p_top).to(tl.int64)
         if by_mass:
             total = total_of(totals_at, row, splits, width)
@@ -322,9 +311,7 @@ def decide(  # type: ignore[no-untyped-def]
             for start in range(0, size, block):
                 ids = start + tl.arange(0, block)
                 x = tl.load(few_at + ids, ids < size, -float("inf"))
-                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags) & (
-                    divided(x, divisor, flags, _K_DIVIDED) >= k_bound
-                )
+                inside = left_to_p(x, divisor, flags, min_top, least, k_least)
                 own = mass(divided(x, divisor, flags, _P_DIVIDED), p_top, scale)
                 sums += tl.where(inside, own, 0)
             goal = p * tl.sum(sums, 0).to(tl.float64)
@@ -337,9 +324,7 @@ def decide(  # type: ignore[no-untyped-def]
             for start in range(0, size, block):
                 ids = start + tl.arange(0, block)
                 x = tl.load(few_at + ids, ids < size, -float("inf"))
-                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags) & (
-                    divided(x, divisor, flags, _K_DIVIDED) >= k_bound
-                )
+                inside = left_to_p(x, divisor, flags, min_top, least, k_least)
                 z = divided(x, divisor, flags, _P_DIVIDED)
                 own, key = tl.where(inside, mass(z, p_top, scale), 0), key_of(z)
                 above += tl.where(key[:, None] > probes.to(tl.int32)[None, :], own[:, None], 0)
@@ -363,9 +348,7 @@ def decide(  # type: ignore[no-untyped-def]
                 ids = start + tl.arange(0, block)
                 x = tl.load(x_at + row * stride + ids, ids < vocabulary, -float("inf"))
                 x = x.to(tl.float32)
-                inside = enough(divided(x, divisor, flags, _MIN_DIVIDED), min_top, least, flags) & (
-                    divided(x, divisor, flags, _K_DIVIDED) >= k_bound
-                )
+                inside = left_to_p(x, divisor, flags, min_top, least, k_least)
                 tied = (divided(x, divisor, flags, _P_DIVIDED) == p_least) & inside
                 tied &= ids < vocabulary
                 order = seen + tl.cumsum(tied.to(tl.int32), 0)

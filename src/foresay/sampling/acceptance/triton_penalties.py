@@ -15,11 +15,11 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from foresay.sampling.acceptance import planned
-from foresay.sampling.acceptance.triton_limits import split
 
-__all__ = ["penalise"]
+__all__ = ["penalise", "split"]
 
 _BLOCK, _WARPS = 1024, 4
+_PROGRAMS = 2048  # a few for each of a GPU's multiprocessors
 _IN_TEXT = tl.constexpr(planned.IN_TEXT)
 
 
@@ -33,6 +33,13 @@ def penalise(part: Tensor, table: Tensor, tables: Tensor, penalties: Tensor) -> 
             part, table, tables, penalties, vocabulary, size, block=_BLOCK, num_warps=_WARPS,
             enable_fp_fusion=False,
         )  # fmt: skip
+
+
+def split(rows: int, vocabulary: int, block: int) -> tuple[int, int]:
+    """How many programs share a row, and how many tokens each has."""
+    splits = max(1, min(_PROGRAMS // rows, triton.cdiv(vocabulary, block), 64))
+    part = triton.cdiv(triton.cdiv(vocabulary, splits), block) * block
+    return triton.cdiv(vocabulary, part), part
 
 
 @triton.jit  # type: ignore[untyped-decorator]

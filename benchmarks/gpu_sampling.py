@@ -1,6 +1,7 @@
 """The Triton kernel of the choice on a GPU: its time against that of reading the logits once.
 
     python benchmarks/gpu_sampling.py [--sweep]      on a machine with CUDA
+    python benchmarks/gpu_sampling.py --verify       whole verifications instead
     python benchmarks/gpu_sampling.py --cpu-smoke    a tiny run in Triton's interpreter
 
 576 rows (64 requests of 9 positions) of 152,064 logits, normal with a deviation of 2.5, in float32
@@ -11,7 +12,16 @@ layouts of the choice are timed too; the first of `sweep` is what the constant L
 
 Correctness on the same GPU: the tokens of all rows against the torch twin, and the torch twin's
 uniforms against numpy's, bit for bit. Needs torch, triton and numpy, and not the compiled core.
-"""
+
+--verify needs the core: `verify` of 1, 64 and 128 requests with chains of 8, 8 and 2 drafted tokens
+over 151,936 float32 logits, for each kind of request. Times are medians, in microseconds:
+
+    alone   from an idle GPU to the verdicts
+    before  of that, what the host takes before it waits: hidden behind the forward pass
+    behind  what a step gets longer behind a forward pass of 2 ms, here a GPU that spins
+    read    the time of torch.amax over the same logits
+
+The verdicts are compared with those of the core on the CPU."""
 
 from __future__ import annotations
 
@@ -159,16 +169,108 @@ def uniforms_that_differ() -> int:
     return int((found != np.stack(wanted)).sum())
 
 
+STEPS_VERIFIED = [(1, 2)] if SMOKE else [(1, 8), (64, 8), (128, 2)]
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "sampled": {"temperature": 0.8},
+    "limits": {"temperature": 0.8, "top_p": 0.9, "top_k": 50},
+    "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "penalties": {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.1},
+    "rejection": {"temperature": 0.8, "rule": "rejection"},
+}
+
+
+def verified(requests: int, nodes: int, kind: str, vocabulary: int) -> dict[str, Any]:
+    """One kind of request, at one size of step."""
+    from time import perf_counter
+
+    from foresay.draft import Draft, DraftBatch
+    from foresay.sampling import SamplingParams, VerificationBatch, VerificationInput
+    from foresay.sampling.acceptance import match, tries, upload
+    from foresay.sampling.acceptance.verify import verify
+
+    rng = np.random.default_rng(requests)
+    there = torch.randn(requests * (nodes + 1), vocabulary, device=DEVICE) * 2.5
+    likely = there.argmax(1).view(requests, -1)[:, :nodes].cpu().numpy().astype(np.int32)
+    drafts = DraftBatch.of([Draft.chain(tokens) for tokens in likely])
+    text = rng.integers(0, vocabulary, 10 if SMOKE else 2000).astype(np.int32)
+    params = SamplingParams(max_tokens=4000, stop=[1, 2], **KINDS[kind])
+    asks = [VerificationInput(params, seed, text[:9], text[9:]) for seed in range(requests)]
+    waited = list[float]()
+
+    def step(logits: torch.Tensor) -> Any:
+        return verify(drafts, logits, VerificationBatch(asks))
+
+    def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def download(tensor: torch.Tensor) -> Any:
+            waited.append(perf_counter())
+            return real(tensor)
+
+        return download
+
+    def timed(spin: int, work: Callable[[], object]) -> tuple[float, float]:
+        waited.clear()
+        if not SMOKE:
+            torch.cuda.synchronize()
+        began = perf_counter()
+        if spin:
+            torch.cuda._sleep(spin)
+        work()
+        if not SMOKE:
+            torch.cuda.synchronize()
+        ended = perf_counter()
+        return ended - began, (waited[0] if waited else ended) - began
+
+    for module in (match, tries):
+        module.download = noting(upload.download)  # type: ignore[attr-defined]
+    found, wanted = step(there), step(there.cpu())
+    rounds, spin = (1, 0) if SMOKE else (30, 4_000_000)  # some 2 ms
+    alone = np.array([timed(0, lambda: step(there)) for _ in range(rounds)])
+    behind = np.median([timed(spin, lambda: step(there))[0] for _ in range(rounds)])
+    behind -= np.median([timed(spin, lambda: None)[0] for _ in range(rounds)])
+    read = 1.0 if SMOKE else microseconds(lambda: there.amax(1), 50)
+    different = [at for at in range(requests) if found.verdicts[at] != wanted.verdicts[at]]
+    return {
+        "alone": round(float(np.median(alone[:, 0])) * 1e6, 1),
+        "before": round(float(np.median(alone[:, 1])) * 1e6, 1),
+        "behind": round(float(behind) * 1e6, 1),
+        "read": read,
+        "accepted": len(found.verdicts.path),
+        "different": len(different),
+    }
+
+
+def show_verified(figures: dict[str, Any]) -> None:
+    for size, kinds in figures["steps"].items():
+        print(size)
+        for kind, line in kinds.items():
+            print(f"  {kind:<12}" + "".join(f"{name} {value:<12}" for name, value in line.items()))
+
+
 def main() -> None:
     parser = harness.parser(__doc__)
+    parser.add_argument("--verify", action="store_true", help="time whole verifications")
     parser.add_argument("--sweep", action="store_true", help="time all layouts of the choice")
     parser.add_argument("--cpu-smoke", action="store_true", help="a tiny run in the interpreter")
     options = harness.parse(parser)
+    figures: dict[str, Any]
     torch.manual_seed(0)
+    if options.verify:
+        vocabulary = 130 if SMOKE else 151_936
+        steps = {
+            f"{requests} x {nodes + 1}": {
+                kind: verified(requests, nodes, kind, vocabulary) for kind in KINDS
+            }
+            for requests, nodes in STEPS_VERIFIED
+        }
+        gpu = "none" if SMOKE else torch.cuda.get_device_name()
+        figures = {"gpu": gpu, "vocabulary": vocabulary, "steps": steps}
+        harness.finish("gpu-verify", figures, options, show_verified)
+        return
     seeds = torch.randint(-(2**62), 2**62, [ROWS], device=DEVICE) * 2
     positions = torch.arange(ROWS, device=DEVICE) % 9 + 1000
     arguments = (torch.ones(ROWS, device=DEVICE), seeds, positions)
-    figures: dict[str, Any] = {
+    figures = {
         "gpu": "none" if SMOKE else torch.cuda.get_device_name(),
         "triton": triton.__version__,
         "rows": ROWS,

@@ -281,6 +281,12 @@ def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
             assert record[dtype][name]["different_tokens"] == 0
 
 
+def test_gpu_verification_on_the_cpu(tmp_path: Path) -> None:
+    _, record = run("gpu_sampling.py", tmp_path, "--verify", "--cpu-smoke", server=forks.LIGHT)
+    assert list(record["steps"]) == ["1 x 3"] and len(record["steps"]["1 x 3"]) == 6
+    assert all(kind["different"] == 0 for kind in record["steps"]["1 x 3"].values())
+
+
 @pytest.mark.slow
 def test_simulate(tmp_path: Path, tiny_model: Path) -> None:
     small = "--quick", "--count", "2", "--samples", "2", "--tokens", "12", "--rounds", "1"

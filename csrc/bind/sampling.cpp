@@ -64,10 +64,15 @@ void bind_choices(nb::module_& m) {
     m.def("match", [](const LogitRows& logits, Tokens offsets, Tokens tokens, Tokens parents, std::span<const float> temperatures,
                       std::span<const uint64_t> seeds, std::span<const int64_t> positions, std::span<const int64_t> room,
                       std::span<const int64_t> stop_owners, std::span<const int64_t> stops, uint32_t stream, uint32_t threads, const Kernels& level) {
-        return match({logits, temperatures, offsets, tokens, parents, seeds, positions, room, stop_owners, stops, stream}, threads, level);
+        return match({{offsets, tokens, parents, room, stop_owners, stops}, logits, temperatures, seeds, positions, stream}, threads, level);
     }, "logits"_a, nb::kw_only(), "offsets"_a, "tokens"_a, "parents"_a, "temperatures"_a, "seeds"_a, "positions"_a, "room"_a, "stop_owners"_a,
        "stops"_a, "stream"_a, "threads"_a, "level"_a = "", Released(),
        "(tokens, offsets, path, path_offsets, rows, statuses); see csrc/sampling/match.hpp.");
+    m.def("follow", [](std::span<const int64_t> codes, Tokens offsets, Tokens tokens, Tokens parents, std::span<const int64_t> room,
+                       std::span<const int64_t> stop_owners, std::span<const int64_t> stops) {
+        return follow({offsets, tokens, parents, room, stop_owners, stops}, codes);
+    }, "codes"_a, nb::kw_only(), "offsets"_a, "tokens"_a, "parents"_a, "room"_a, "stop_owners"_a, "stops"_a, Released(),
+       "The same from each row's token, or -1 - its status, chosen elsewhere.");
 }
 
 void bind_logprobs(nb::module_& m) {

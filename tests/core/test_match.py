@@ -12,9 +12,10 @@ from core.arrays import longs
 from core.kernels import bits
 from foresay import _core
 from foresay.draft import Draft, DraftBatch
-from foresay.errors import InputError
+from foresay.errors import InputError, LogitsError
 from foresay.sampling.acceptance.match import match
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.reference import follow_match
 from foresay.sampling.verification import VerificationInput
 
 WIDTH = 5
@@ -107,3 +108,44 @@ def test_the_last_position_that_noise_is_keyed_by() -> None:
     falling = given | {"stop_owners": longs(1, 0), "stops": longs(2, 2)}
     with pytest.raises(InputError, match=r"^stop 1 is of request 0; expected requests that rise"):
         _core.match(logits, **falling, positions=longs(5, 5))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_walks_along_what_was_chosen_elsewhere(seed: int) -> None:
+    """Against the readable walk, which knows what a row's choice is when it asks for it."""
+    rng = np.random.default_rng(seed)
+    drafts = [draft(rng) for _ in range(int(rng.integers(0, 5)))]
+    batch = DraftBatch.of(drafts)
+    codes = rng.integers(0, WIDTH, len(drafts) + len(batch.tokens))
+    codes[rng.random(len(codes)) < 0.2] = -1 - int(rng.integers(2, 5))
+    room, owners = rng.integers(1, 6, len(drafts)), np.arange(len(drafts))
+    stops = rng.integers(0, WIDTH, len(drafts))
+    found = _core.follow(
+        codes,
+        **{name: value for name, value in arrays_of(batch).items() if name != "stream"},
+        room=room,
+        stop_owners=owners,
+        stops=stops,
+    )
+    tokens, offsets, path, path_offsets, rows, statuses = found
+    begin = 0
+    for at, one in enumerate(drafts):
+        own = codes[begin : begin + len(one) + 1].tolist()
+
+        def choose(node: int, own: list[int] = own) -> int:
+            if own[node + 1] < 0:
+                raise LogitsError("bad")
+            return own[node + 1]
+
+        got = tokens[offsets[at] : offsets[at + 1]].tolist()
+        if own[0] < 0:
+            assert statuses[at] == -1 - own[0] and not got
+        else:
+            nodes, wanted = follow_match(one.tokens.tolist(), one.parents.tolist(), choose)
+            ends = [place + 1 for place, token in enumerate(wanted) if token == stops[at]]
+            size = min([len(wanted), int(room[at]), *ends])
+            assert statuses[at] == 0 and got == wanted[:size]
+            assert path[path_offsets[at] : path_offsets[at + 1]].tolist() == nodes[: size - 1]
+            reached = [begin, *(begin + node + 1 for node in nodes)][:size]
+            assert rows[offsets[at] : offsets[at + 1]].tolist() == reached
+        begin += len(one) + 1

@@ -61,6 +61,7 @@ RIGHT: dict[str, tuple[Callable[..., object], Given]] = {
         _core.match,
         {**ROWS, **DRAFTS, **ENDS, "seeds": SEEDS[:1], "positions": longs(3), "stream": 0},
     ),
+    "follow": (_core.follow, {**DRAFTS, **ENDS, "codes": longs(1, -3)}),
     "topk": (_core.topk, {"logits": floats(2, 5), "k": 5, "threads": 1}),
     "token_logprobs": (
         _core.token_logprobs,
@@ -162,6 +163,15 @@ CASES: list[Case] = [
     wrong("match", "^stop 0 is of request 1; expected", stops=longs(1), stop_owners=longs(1)),
     wrong("match", "^stop 0 is of request -1; expected", stops=longs(1), stop_owners=longs(-1)),
     wrong("match", "^logits have 3 rows; expected 2, one for", logits=floats(3, 5)),
+    wrong("follow", "^codes has 1 values; expected 2$", codes=longs(1)),
+    *(
+        wrong("follow", f"^code {bad} is not valid; expected a token id", codes=longs(1, bad))
+        for bad in (-6, 2**31, -(2**63))
+    ),
+    wrong("follow", "^offsets has 1 values; expected 2", offsets=ints(0)),
+    wrong("follow", r"^parents\[0\] is 0; expected -1 to -1 for node 0 of its", parents=ints(0)),
+    wrong("follow", "^stops has 1 values; expected 0", stops=longs(1)),
+    wrong("follow", "^stop 0 is of request 1; expected", stops=longs(1), stop_owners=longs(1)),
     wrong("topk", "^k is 6; expected 0 to the 5 logits of a row$", k=6),
     of_another_type("topk", logits=np.zeros((2, 5))),
     of_another_type("topk", logits=floats(2, 10)[:, ::2]),

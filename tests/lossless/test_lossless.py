@@ -6,11 +6,11 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import forks
@@ -25,6 +25,7 @@ from foresay.sampling.acceptance import match as match_module
 from foresay.sampling.acceptance import processors
 from foresay.sampling.acceptance import rejection as rejection_module
 from foresay.sampling.acceptance.match import Kernel
+from foresay.sampling.acceptance.rows import Rows
 from lossless.example import example
 from lossless.toy_server import Toy, serving
 from tiny import call
@@ -317,20 +318,17 @@ def test_a_broken_rule_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_broken_batched_residual_is_found_by_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejection_module._ResidualInCore, "subtract", lambda *_: None)
+    monkeypatch.setattr(rejection_module._Residual, "subtract", lambda *_: None)
     for name in ("rejection, sampled chain", "rejection, tree, no replacement"):
         assert not sampled.test(sampled.SUBJECTS[name], total_variation=0.04).equal
 
 
 def test_a_broken_batched_choice_is_found_by_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = match_module._choose
+    def shifted(logits: Any, **given: Any) -> Any:
+        return _core.choose(logits, **given | {"positions": given["positions"] * 0})
 
-    def shifted(given: Any, rows: Any, inputs: Any, *others: Any) -> Any:
-        moved = copy(inputs)
-        moved.positions = inputs.positions * 0
-        return right(given, rows, moved, *others)
-
-    monkeypatch.setattr(match_module, "_choose", shifted)
+    broken = SimpleNamespace(match=_core.match, follow=_core.follow, choose=shifted)
+    monkeypatch.setattr(match_module, "_core", broken)
     assert scripts.run(batched_match("core"), 20, enough=1).differences
 
 
@@ -338,11 +336,16 @@ def test_a_broken_batched_choice_is_found_by_scripts(monkeypatch: pytest.MonkeyP
 def test_a_walk_that_accepts_some_tokens_always_is_found_by_scripts(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over arrays, which for the core is half of the steps."""
-    right = match_module._agrees
-    monkeypatch.setattr(
-        match_module, "_agrees", lambda rows, chosen: right(rows, chosen) | (rows.token % 7 == 3)
-    )
+    """Along what was chosen in every row, which for the core is half of the steps."""
+    right = match_module._followed
+
+    def wrong(codes: Any, drafts: Any, *others: Any) -> Any:
+        rows, codes = Rows.of(drafts), codes.copy()
+        always = np.flatnonzero(rows.token % 7 == 3)
+        codes[rows.parent[always]] = rows.token[always]
+        return right(codes, drafts, *others)
+
+    monkeypatch.setattr(match_module, "_followed", wrong)
     assert scripts.run(batched_match(kernel), 20, enough=1).differences
 
 
@@ -359,7 +362,9 @@ def test_a_broken_call_of_the_core_is_found_by_scripts(
     wrong: Callable[[dict[str, Any]], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = SimpleNamespace(
-        match=lambda logits, **given: _core.match(logits, **wrong(given)), choose=_core.choose
+        match=lambda logits, **given: _core.match(logits, **wrong(given)),
+        choose=_core.choose,
+        follow=_core.follow,
     )
     monkeypatch.setattr(match_module, "_core", broken)
     assert scripts.run(batched_match("core"), 40, enough=1).differences

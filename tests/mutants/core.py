@@ -24,7 +24,7 @@ CORE = (
     Mutant(
         "drafted rows are chosen with the noise of the text's end",
         "csrc/sampling/match.cpp",
-        "static_cast<uint32_t>(in.positions[request] + row.depth)",
+        "static_cast<uint32_t>(in.positions[request] + depth)",
         "static_cast<uint32_t>(in.positions[request])",
         "tests/core/test_match.py::test_equals_the_twin",
     ),

@@ -54,8 +54,8 @@ PYTHON = (
     Mutant(
         "log probabilities go on behind a stop string",
         "src/foresay/engine/logprobs.py",
-        "for at in range(bounds[i], bounds[i] + int(sizes[i])):",
-        "for at in range(bounds[i], bounds[i + 1]):",
+        "for place in range(int(sizes[i])):",
+        "for place in range(bounds[i + 1] - bounds[i]):",
         "tests/lossless/test_engine_scripts.py::test_the_engine_equals_plain_decoding",
     ),
     Mutant(

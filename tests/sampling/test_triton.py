@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -104,7 +105,8 @@ def test_misuse_is_refused(kernels: ModuleType) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["not slow", "slow"])
 def test_in_a_process_of_its_own(which: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", which, __file__]
+    files = [__file__, str(Path(__file__).with_name("test_planned.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", which, *files]
     done = subprocess.run(
         command,
         env={**os.environ, "TRITON_INTERPRET": "1"},

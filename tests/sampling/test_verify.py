@@ -159,8 +159,8 @@ def test_a_kernel_that_is_none() -> None:
     asked, logits = [one_input()], torch.zeros(1, 5)
     with pytest.raises(InputError, match="kernel is 'Triton'; expected core, triton, torch"):
         match([Draft.empty()], logits, asked, kernel="Triton")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="kernel is 'triton'; expected core, torch"):
-        rejection([Draft.empty()], logits, asked, kernel="triton")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="kernel is 'numpy'; expected core, triton, torch"):
+        rejection([Draft.empty()], logits, asked, kernel="numpy")  # type: ignore[arg-type]
     with pytest.raises(
         InputError, match="logits are on meta; kernel 'core' reads those on the cpu"
     ):

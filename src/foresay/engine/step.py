@@ -19,6 +19,7 @@ from foresay.engine.request import Request
 from foresay.engine.scheduler import ScheduledRequest
 from foresay.errors import ForesayError, InputError
 from foresay.models.target import SequenceInput, Target
+from foresay.sampling.acceptance.upload import download, upload
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.logprobs import Logprobs
 from foresay.verdict import TopK, VerdictBatch
@@ -148,9 +149,9 @@ def seen_by_drafter(step: Step, outcome: Outcome, verified: Verified) -> Verdict
         if states.dtype == torch.float32 and states.device.type == "cpu":
             hidden = states.numpy()[verified.rows]  # a copy, sooner than torch makes one
         else:
-            at = torch.as_tensor(verified.rows, device=states.device)
+            at = upload({"rows": verified.rows}, states.device)["rows"]
             # Wider than bfloat16, which numpy has not, and the same numbers.
-            hidden = states[at].float().cpu().numpy()
+            hidden = download(states[at].float())
     own = found.tokens, found.offsets, found.path, found.path_offsets
     return step.chosen.numbered(VerdictBatch._trusted(*own, outcome.topk, rows, hidden))
 

@@ -135,8 +135,8 @@ def _noise(effort: Effort, seed: int, report: Progress) -> Iterator[Check]:
 
 
 def batched_match(kernel: Kernel) -> scripts.Verify:
-    """`acceptance.match` as the scripts call it. In half of the steps the core only chooses, from
-    every row, and the paths are found over arrays as on other devices: both are tried.
+    """`acceptance.match` as the scripts call it. In half of the steps the core first chooses from
+    every row and then walks, as on other devices: both are tried.
     """
 
     def verify(drafts: DraftBatch, logits: Any, inputs: Sequence[VerificationInput]) -> Any:

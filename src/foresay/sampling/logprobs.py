@@ -19,9 +19,17 @@ from foresay import _core
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
+from foresay.sampling.acceptance import planned as planning
 from foresay.sampling.acceptance import processors
-from foresay.sampling.acceptance.inputs import checked, known_kernel, readable, threads_of
+from foresay.sampling.acceptance.inputs import (
+    best_for,
+    checked,
+    known_kernel,
+    readable,
+    threads_of,
+)
 from foresay.sampling.acceptance.rows import Rows
+from foresay.sampling.acceptance.upload import download, upload
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.noise import Doubles
 from foresay.sampling.verification import VerificationBatch, VerificationInput
@@ -81,23 +89,34 @@ def logprobs_of(
         raise InputError(f"top is {top}; expected 0 to the vocabulary's {logits.shape[1]}")
     if _by(kernel, logits) == "core":
         return _in_the_core(verified, rows, logits, inputs, top)
-    chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]
-    raw = torch.log_softmax(
-        logits[torch.as_tensor(verified.rows, device=logits.device)].double(), dim=-1
-    )
-    given = processors.scores(logits, rows, inputs, verified.rows)
-    shares = (
-        processors.unnormalised_softmax(given, given.values.amax(dim=-1))
-        if len(verified.rows)
-        else raw
-    )
-    processed = shares.gather(1, chosen)[:, 0] / shares.sum(dim=-1)
-    top_tokens, top_raw = likeliest(raw, top)
+    return _on_the_device(verified, rows, logits, inputs, top)
+
+
+def _on_the_device(
+    verified: Verified, rows: Rows, logits: Tensor, inputs: VerificationBatch, top: int
+) -> Logprobs:
+    """Only of the rows that tokens were sampled from: one copy there, no wait, one copy back."""
+    which = verified.rows
+    planned = planning.plan(rows, inputs, logits.shape[1], which)
+    arrays = {**planned.arrays, "tokens": verified.verdicts.tokens.astype(np.int64)[:, None]}
+    greedy = bool((inputs.temperatures == 0).any())
+    sent = upload(arrays, logits.device)
+    raw = torch.log_softmax(logits[sent["p.which"]].double(), dim=-1)
+    kernel: planning.Kernel = "triton" if best_for(logits) == "triton" else "torch"
+    given = planning.scores(planned, logits, sent, kernel)
+    temperatures = given.temperatures[:, None]
+    divided = given.values / torch.where(temperatures == 0, 1.0, temperatures)
+    processed = torch.log_softmax(divided.double(), dim=-1).gather(1, sent["tokens"])
+    if greedy:  # all mass is on the token that was chosen
+        processed = processed.masked_fill(temperatures == 0, 0.0)
+    tokens, values = likeliest(raw, top)
+    own = raw.gather(1, sent["tokens"])
+    numbers: Doubles = download(torch.cat([processed, own, values, tokens.double()], dim=1))
     return Logprobs(
-        processed.log().cpu().numpy(),
-        raw.gather(1, chosen)[:, 0].cpu().numpy(),
-        top_tokens.int().cpu().numpy(),
-        top_raw.cpu().numpy(),
+        numbers[:, 0],
+        numbers[:, 1],
+        numbers[:, 2 + top :].astype(np.int32),
+        numbers[:, 2 : 2 + top],
     )
 
 
@@ -145,14 +164,16 @@ def topk_of(logits: Tensor, k: int, *, kernel: Kernel | None = None) -> TopK | N
     if _by(kernel, logits) == "core":
         return TopK._trusted(*_core.topk(readable(logits.contiguous()), k, threads=threads_of(0)))
     logits = logits.float()
-    whole = logits.logsumexp(dim=-1)
+    whole = logits.logsumexp(dim=-1, keepdim=True)
     bad = ~whole.isfinite()  # NaN, +inf, or nothing but -inf
-    if bad.any():
-        logits = logits.masked_fill(bad[:, None], 0.0)
-    tokens, values = likeliest(logits, k)
-    tokens = tokens.int().masked_fill(bad[:, None], -1)
-    logprobs = (values - whole[:, None]).masked_fill(bad[:, None], -torch.inf)
-    return TopK(tokens.cpu().numpy(), logprobs.cpu().numpy())
+    tokens, values = likeliest(logits.masked_fill(bad, 0.0), k)
+    tokens = tokens.int().masked_fill(bad, -1)
+    logprobs = (values - whole).masked_fill(bad, -torch.inf)
+    # Both have 4 bytes: they come in one copy.
+    both = download(torch.cat([tokens, logprobs.view(torch.int32)], dim=1))
+    return TopK._trusted(
+        np.ascontiguousarray(both[:, :k]), np.ascontiguousarray(both[:, k:]).view(np.float32)
+    )
 
 
 def _by(kernel: Kernel | None, logits: Tensor) -> Kernel:
@@ -167,12 +188,14 @@ def likeliest(raw: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
     Raises: as torch, for a `top` larger than the vocabulary.
     """
-    found = raw.topk(top)
-    tokens = found.indices.sort(dim=-1).values
-    if top:  # of tokens that are as likely as the last, topk takes any
-        last = found.values[:, -1:]
-        for row in (torch.count_nonzero(raw >= last, dim=-1) > top).nonzero()[:, 0].tolist():
-            above, equal = (raw[row] > last[row]).nonzero()[:, 0], (raw[row] == last[row]).nonzero()
-            tokens[row] = torch.cat([above, equal[: top - len(above), 0]]).sort().values
+    if not top:
+        return raw.new_empty([len(raw), 0], dtype=torch.int64), raw.new_empty([len(raw), 0])
+    # Of tokens that are as likely as the last, topk takes any: here those with the smallest ids.
+    # Whether there are more than it takes cannot be seen without waiting for the device.
+    last = raw.topk(top).values[:, -1:]
+    above, equal = raw > last, raw == last
+    within = above | (equal & (equal.cumsum(dim=-1) <= top - above.sum(dim=-1, keepdim=True)))
+    ids = torch.arange(raw.shape[1], 0, -1, dtype=torch.int32, device=raw.device)
+    tokens = raw.shape[1] - torch.where(within, ids, 1).topk(top).values.long()
     values, order = raw.gather(1, tokens).sort(dim=-1, descending=True, stable=True)
     return tokens.gather(1, order), values

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from foresay.draft import Draft, DraftBatch
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.verification import VerificationBatch, VerificationInput
 
-__all__ = ["checked", "known_kernel", "readable", "refused", "threads_of"]
+__all__ = ["best_for", "checked", "known_kernel", "readable", "refused", "threads_of"]
 
 Name = TypeVar("Name", bound=str)
 MAX_THREADS = 256
@@ -91,6 +92,13 @@ def refused(
         said = "the text is longer than the 2**32 - 1 positions that noise is keyed by"
         found.setdefault(int(long), InputError(said))
     return found
+
+
+def best_for(logits: Tensor) -> Literal["core", "triton", "torch"]:
+    """The best kernel for logits on this device."""
+    if logits.device.type == "cpu":
+        return "core"
+    return "triton" if logits.device.type == "cuda" and find_spec("triton") else "torch"
 
 
 def known_kernel(kernel: Name, logits: Tensor, known: Sequence[str]) -> Name:

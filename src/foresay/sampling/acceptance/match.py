@@ -1,38 +1,44 @@
 """Rule match over a packed batch: a token is sampled after each text and node, paths are accepted.
 
 On the CPU the core does all of it, and leaves out rows that no walk reaches. Elsewhere rows are
-sampled where their logits are, by the Triton kernel on a GPU or by torch, and the paths are found
-here. All have the same uniforms.
+sampled where their logits are, by Triton kernels on a GPU or by torch, without a wait before the
+one for what was chosen; the core walks the drafts along that. All have the same uniforms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.sampling.acceptance import noise, processors
-from foresay.sampling.acceptance.inputs import checked, known_kernel, readable, refused, threads_of
+from foresay.sampling.acceptance import planned as planning
+from foresay.sampling.acceptance.inputs import (
+    best_for,
+    checked,
+    known_kernel,
+    readable,
+    refused,
+    threads_of,
+)
 from foresay.sampling.acceptance.noise import Choice
 from foresay.sampling.acceptance.rows import Longs, Rows
-from foresay.sampling.acceptance.verdicts import Verified, failures_of, one_each, verdicts, without
+from foresay.sampling.acceptance.upload import download, upload
+from foresay.sampling.acceptance.verdicts import Verified, failures_of, without
 from foresay.sampling.noise import Stream
-from foresay.sampling.processors import RowStatus
 from foresay.sampling.verification import VerificationBatch, VerificationInput
 from foresay.verdict import VerdictBatch
 
 __all__ = ["Kernel", "match"]
 
 Kernel = Literal["core", "triton", "torch"]
+DeviceKernel = planning.Kernel
 
 
 def match(
@@ -49,8 +55,8 @@ def match(
     logits   [N + B, V], on any device: for each request its rows, after its text and each node
     kernel   what samples: by default the best one for the logits' device
     threads  of the core; 0: as many as torch uses
-    every_row  let the core sample in all rows, also in those that no walk reaches, and find the
-             paths here. The verdicts are the same
+    every_row  let the core sample in all rows, also in those that no walk reaches. The verdicts
+             are the same
 
     Raises: InputError for arguments that do not fit each other; invalid logits fail only their own
     request.
@@ -60,35 +66,65 @@ def match(
     if refusals:
         rule = partial(match, kernel=kernel, threads=threads, every_row=every_row)
         return without(refusals, rule, drafts, logits, inputs)
-    kernel = known_kernel(kernel or _best_for(logits), logits, ("core", "triton", "torch"))
-    if kernel == "core" and not every_row:
-        return _in_the_core(drafts, logits, inputs, threads)
+    kernel = known_kernel(kernel or best_for(logits), logits, ("core", "triton", "torch"))
+    if kernel != "core":
+        return _on_the_device(drafts, logits, inputs, kernel)
+    return _in_the_core(drafts, logits, inputs, threads_of(threads), every_row)
+
+
+def _on_the_device(
+    drafts: DraftBatch, logits: Tensor, inputs: VerificationBatch, kernel: DeviceKernel
+) -> Verified:
+    """All rows sampled where their logits are: one copy there, no wait, one copy back; the walks
+    in the core."""
     rows = Rows.of(drafts)
-    given = processors.scores(logits, rows, inputs)
-    chosen, status = _choose(given, rows, inputs, kernel, threads)
+    planned = planning.plan(rows, inputs, logits.shape[1])
+    arrays = {
+        **planned.arrays,
+        "seeds": inputs.seeds.view(np.int64)[rows.request],
+        "positions": inputs.positions[rows.request] + rows.depth,
+    }
+    sent = upload(arrays, logits.device)
+    given = planning.scores(planned, logits, sent, kernel)
+    choose: Callable[..., Choice] = noise.choose
+    if kernel == "triton":  # imported only where it is used: it may not be installed
+        from foresay.sampling.acceptance import triton
 
-    failures = failures_of(status[rows.starts[:-1]], inputs)
-    if not len(drafts.tokens):
-        return one_each(chosen, failures)
+        choose = triton.choose
+    choice = choose(given.values, given.temperatures, sent["seeds"], sent["positions"])
+    owners, stops = inputs.stops  # made while the device works, like all that the host has to
+    room = inputs.room
+    codes = download(choice.tokens - choice.status)
+    return _followed(codes, drafts, inputs, room, owners, stops)
 
-    # A row is reached if its parent is, and chose its token.
-    agrees, reached = _agrees(rows, chosen), rows.parent < 0
-    for _ in range(int(rows.depth.max(initial=0))):
-        reached = reached | (agrees & reached[rows.parent] & (rows.parent >= 0))
-    ends = reached & (status == RowStatus.GOOD)
 
-    # Of the rows where a walk can end the deepest; of equals (below equal siblings) the first.
-    last = rows.starts[:-1].copy()
-    order = np.lexsort((-np.arange(len(rows)), rows.depth))
-    order = order[ends[order]]
-    last[rows.request[order]] = order  # of several writes the last one stays
-    return verdicts(rows, inputs, last, chosen[last], failures)
+def _followed(
+    codes: Longs,
+    drafts: DraftBatch,
+    inputs: VerificationBatch,
+    room: Longs,
+    owners: Longs,
+    stops: Longs,
+) -> Verified:
+    """The verdicts of walks along what was chosen: each row's token, or -1 - its status."""
+    tokens, offsets, path, path_offsets, places, status = _core.follow(
+        codes,
+        offsets=drafts.offsets,
+        tokens=drafts.tokens,
+        parents=drafts.parents,
+        room=room,
+        stop_owners=owners,
+        stops=stops,
+    )
+    failures = failures_of(status, inputs) if status.any() else {}
+    return Verified(VerdictBatch._trusted(tokens, offsets, path, path_offsets), failures, places)
 
 
 def _in_the_core(
-    drafts: DraftBatch, logits: Tensor, inputs: VerificationBatch, threads: int
+    drafts: DraftBatch, logits: Tensor, inputs: VerificationBatch, threads: int, every_row: bool
 ) -> Verified:
-    """All of it in one call of the core, which samples only in the rows that a walk reaches."""
+    """All of it in one call of the core, which samples only in the rows that a walk reaches; or in
+    every row, and the walks in a call of their own."""
     if inputs.processed:
         given = processors.scores(logits, Rows.of(drafts), inputs)
         values, temperatures = given.values, given.temperatures.numpy()
@@ -97,7 +133,19 @@ def _in_the_core(
         if len(drafts.tokens):
             temperatures = temperatures.repeat(sizes_of(drafts.offsets) + 1)
     owners, stops = inputs.stops
-    tokens, offsets, path, path_offsets, rows, status = _core.match(
+    if every_row:
+        rows = Rows.of(drafts)
+        chosen, _, status = _core.choose(
+            readable(values.contiguous()),
+            temperatures=temperatures,
+            seeds=inputs.seeds[rows.request],
+            positions=(inputs.positions[rows.request] + rows.depth).astype(np.uint32),
+            stream=Stream.TARGET,
+            threads=threads,
+        )
+        codes = chosen.astype(np.int64) - status
+        return _followed(codes, drafts, inputs, inputs.room, owners, stops)
+    tokens, offsets, path, path_offsets, places, status = _core.match(
         readable(values.contiguous()),
         offsets=drafts.offsets,
         tokens=drafts.tokens,
@@ -109,53 +157,7 @@ def _in_the_core(
         stop_owners=owners,
         stops=stops,
         stream=Stream.TARGET,
-        threads=threads_of(threads),
+        threads=threads,
     )
     failures = failures_of(status, inputs) if status.any() else {}
-    return Verified(VerdictBatch._trusted(tokens, offsets, path, path_offsets), failures, rows)
-
-
-def _agrees(rows: Rows, chosen: Longs) -> NDArray[np.bool_]:
-    """Whether the row's parent chose its token; a row without a parent agrees."""
-    found: NDArray[np.bool_] = (rows.parent < 0) | (chosen[rows.parent] == rows.token)
-    return found
-
-
-def _best_for(logits: Tensor) -> Kernel:
-    if logits.device.type == "cpu":
-        return "core"
-    return "triton" if logits.device.type == "cuda" and find_spec("triton") else "torch"
-
-
-def _choose(
-    given: processors.Scores,
-    rows: Rows,
-    inputs: VerificationBatch,
-    kernel: Kernel,
-    threads: int,
-) -> tuple[Longs, NDArray[np.uint8]]:
-    """The token of each row, and the row's status, by the kernel of that name."""
-    seeds, positions = inputs.seeds[rows.request], inputs.positions[rows.request] + rows.depth
-    if kernel == "core":
-        chosen, _, status = _core.choose(
-            readable(given.values.contiguous()),
-            temperatures=given.temperatures.numpy(),
-            seeds=seeds,
-            positions=positions.astype(np.uint32),
-            stream=Stream.TARGET,
-            threads=threads_of(threads),
-        )
-        return chosen.astype(np.int64), status
-    choose: Callable[..., Choice] = noise.choose
-    if kernel == "triton":  # imported only where it is used: it may not be installed
-        from foresay.sampling.acceptance import triton
-
-        choose = triton.choose
-    device = given.values.device
-    choice = choose(
-        given.values,
-        given.temperatures,
-        torch.as_tensor(seeds.view(np.int64), device=device),
-        torch.as_tensor(positions, device=device),
-    )
-    return choice.tokens.cpu().numpy(), choice.status.cpu().numpy()
+    return Verified(VerdictBatch._trusted(tokens, offsets, path, path_offsets), failures, places)

@@ -107,9 +107,9 @@ def choose(
         tokens = first.where(top > best, tokens)  # equals go to the earlier slice
         best = best.maximum(top)
     status = torch.zeros_like(tokens, dtype=torch.uint8)
-    status[best == -torch.inf] = RowStatus.EMPTY
-    status[best == torch.inf] = RowStatus.INFINITE
-    status[best.isnan()] = RowStatus.NAN
+    status.masked_fill_(best.isneginf(), int(RowStatus.EMPTY))
+    status.masked_fill_(best.isposinf(), int(RowStatus.INFINITE))
+    status.masked_fill_(best.isnan(), int(RowStatus.NAN))
     good = status == RowStatus.GOOD
     return Choice(tokens.where(good, -1), best.where(good, torch.nan), status)
 

@@ -121,7 +121,7 @@ def _first_highest(values: Tensor) -> Tensor:
     return torch.where(highest, ids, values.shape[-1]).amin(dim=-1) % values.shape[-1]
 
 
-def _at(owners: Longs, request: Longs) -> tuple[Longs, Longs]:
+def entries_of(owners: Longs, request: Longs) -> tuple[Longs, Longs]:
     """For entries that belong to requests (whose numbers rise): all (row, entry) where the row is
     of that request."""
     first, end = (np.searchsorted(owners, request, side) for side in ("left", "right"))
@@ -131,14 +131,14 @@ def _at(owners: Longs, request: Longs) -> tuple[Longs, Longs]:
 
 
 def _add_bias(part: Tensor, request: Longs, inputs: VerificationBatch) -> None:
-    row, entry = _at(inputs.bias[0], request)
+    row, entry = entries_of(inputs.bias[0], request)
     if len(row):
         there = tuple(torch.as_tensor(a, device=part.device) for a in (row, inputs.bias[1][entry]))
         part[there] += torch.as_tensor(inputs.bias[2][entry], device=part.device)
 
 
 def _forbid_stops(part: Tensor, request: Longs, inputs: VerificationBatch) -> None:
-    row, entry = _at(inputs.stops[0], request)
+    row, entry = entries_of(inputs.stops[0], request)
     token = inputs.stops[1][entry]
     known = token < part.shape[1]
     if known.any():
@@ -210,15 +210,15 @@ def _apply_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
     there = limited.nonzero()[:, 0]
     values, share = part[there], torch.as_tensor(p, device=part.device)[there, None]
     scale = parts(values.shape[1])
-    goal = share * _mass(values, top[there, None], scale).sum(dim=-1, keepdim=True).double()
+    goal = share * mass_of(values, top[there, None], scale).sum(dim=-1, keepdim=True).double()
     size = min(_FIRST_TRY, values.shape[1])
     while True:
         highest = values.topk(size).values
-        reached = _mass(highest, top[there, None], scale).cumsum(dim=-1)
+        reached = mass_of(highest, top[there, None], scale).cumsum(dim=-1)
         if size == values.shape[1] or (reached[:, -1:] >= goal).all():
             break
         size = values.shape[1]
-    before = reached - _mass(highest, top[there, None], scale)
+    before = reached - mass_of(highest, top[there, None], scale)
     count = (before < goal).sum(dim=-1, keepdim=True)
     last = highest.gather(1, count - 1)
     # Of those that tie with the last one within, the lowest ids.
@@ -228,7 +228,7 @@ def _apply_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
     part[there] = values.masked_fill(~within, -torch.inf)
 
 
-def _mass(values: Tensor, top: Tensor, scale: float) -> Tensor:
+def mass_of(values: Tensor, top: Tensor, scale: float) -> Tensor:
     return ((values.double() - top.double()).exp() * scale).floor().long()
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,11 +14,12 @@ from foresay.arrays import Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.acceptance.rows import Longs, Rows
+from foresay.sampling.acceptance.upload import upload
 from foresay.sampling.processors import RowStatus
 from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import Verdict, VerdictBatch
 
-__all__ = ["Verified", "cut", "failures_of", "in_parts", "one_each", "verdicts", "without"]
+__all__ = ["Verified", "cut", "failures_of", "in_parts", "verdicts", "without"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,19 +80,6 @@ def verdicts(
     return Verified(packed, dict(failures), paths[taken])
 
 
-def one_each(own: Longs, failures: Mapping[int, ForesayError]) -> Verified:
-    """The verdicts of requests without drafts: the target's `own` tokens, one of each."""
-    good = np.ones(len(own), bool)
-    good[list(failures)] = False
-    packed = VerdictBatch._trusted(
-        own[good].astype(np.int32),
-        _offsets(good),
-        np.empty(0, np.int32),
-        np.zeros(len(own) + 1, np.int32),
-    )
-    return Verified(packed, dict(failures), np.flatnonzero(good))
-
-
 def cut(verified: Verified, sizes: Longs) -> Verified:
     """The same verdicts, each with at most `sizes` tokens: where a stop string ends an answer."""
     found = verified.verdicts
@@ -129,7 +116,7 @@ def in_parts(
         there = np.flatnonzero(np.isin(rows.request, numbers))
         verified = rule(
             DraftBatch.of([drafts[at] for at in numbers]),
-            logits[torch.as_tensor(there, device=logits.device)],
+            logits[upload({"there": there}, logits.device)["there"]],
             VerificationBatch.of([inputs[at] for at in numbers]),
         )
         bounds = verified.verdicts.offsets

@@ -10,8 +10,8 @@
     batch          8, 64 and 256 at once; asked before; samples
     host           where a step's time goes: its phases, and what the device does meanwhile
     deterministic  what deterministic=True costs
-    offload        8B shapes with memory for half of the weights: seconds against passes
     vllm           64 requests at once, plain, beside vLLM
+    offload        8B shapes with memory for half of the weights: seconds against passes
 
 A part that fails is recorded with its error, and the others go on; each has a share of the time,
 and what it measured by its end stays. The record is written after every part. `gpu_bars.py` has
@@ -21,6 +21,7 @@ commit. Without --model only what needs no given model is measured; vLLM is a pr
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -28,6 +29,7 @@ import traceback
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +50,10 @@ import gpu_vllm  # noqa: E402
 import harness  # noqa: E402
 from foresay.models.weights import DEFAULT_MODEL  # noqa: E402
 from gpu_bench import SMOKE as SMOKE_SCALE  # noqa: E402
-from gpu_bench import Bench, Scale, said  # noqa: E402
+from gpu_bench import Bench, OutOfTime, Scale, said  # noqa: E402
 from gpu_prompts import prompts_of  # noqa: E402
 
-PARTS: dict[str, tuple[Callable[[Bench], dict[str, Any]], float]] = {
+PARTS: dict[str, tuple[Callable[[Bench, dict[str, Any]], None], float]] = {
     "kernels": (gpu_kernels.kernels, 25),
     "exact": (gpu_exact.exact, 80),
     "steps": (gpu_steps.steps, 55),
@@ -59,10 +61,11 @@ PARTS: dict[str, tuple[Callable[[Bench], dict[str, Any]], float]] = {
     "batch": (gpu_answers.batch, 75),
     "host": (gpu_host.host, 35),
     "deterministic": (gpu_steps.deterministic, 20),
-    "offload": (gpu_steps.offload, 30),
     "vllm": (gpu_vllm.vllm, 90),
+    "offload": (gpu_steps.offload, 30),
 }
-"""Each part, and its seconds when all are measured; what a part leaves the next ones may have."""
+"""Each part, which fills a table, and its seconds when all are measured; what it leaves the next
+ones may have."""
 OF_MODEL = ("answers", "batch", "host", "deterministic", "vllm")
 
 
@@ -101,6 +104,7 @@ def main() -> None:
         parser.error("there is no CUDA device; expected one, or --cpu-smoke")
     if options.model is None and (needed := [p for p in options.chosen if p in OF_MODEL]):
         parser.error(f"--model is missing; expected a model for {', '.join(needed)}")
+    options.quick = SMOKE  # its record is not the day's
     bench = Bench(options, SMOKE_SCALE if SMOKE else Scale(), SMOKE)
     figures = measure(bench, options)
     failed = harness.not_met(figures["bars"]) if not SMOKE else ""
@@ -127,19 +131,23 @@ def measure(bench: Bench, options: Namespace) -> dict[str, Any]:
         # At least its share of what is left; all that the parts behind it do not need.
         bench.until = begin + max(left - rest, left * shares[name] / (shares[name] + rest))
         del shares[name]
+        part: dict[str, Any] = {}
         try:
             if name in OF_MODEL and not bench.prompts:
                 _read_prompts(bench)
-            part = PARTS[name][0](bench)
+            PARTS[name][0](bench, part)
+        except OutOfTime as error:
+            part["stopped"] = str(error)
         except Exception as error:
             traceback.print_exc()
-            part = {"error": said(error)}
+            part["error"] = said(error)
         part["took_seconds"] = round(bench.seconds - begin, 1)
         figures["parts"][name] = part
         figures["bars"] = gpu_bars.bars(figures["parts"])
         figures["seconds"] = round(bench.seconds, 1)
         harness.write(harness.record_name("gpu", options), figures, options.record)
         bench.say(f"-- {name} took {part['took_seconds']} s")
+        gc.collect()
         if not bench.smoke:
             torch.cuda.empty_cache()
     return figures
@@ -149,7 +157,7 @@ def _read_prompts(bench: Bench) -> None:
     llm, scale = bench.llm(), bench.scale
     count = max(*scale.batches, scale.edits, scale.chats, scale.vllm_requests)
     most = max(8, min(1200, llm.target.context - 3 * scale.tokens))
-    bench.prompts = prompts_of(lambda text: llm.encode(text, chat=True), count, most)
+    bench.prompts = prompts_of(partial(llm.encode, chat=True), count, most)
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ beside ours without, in turns. Every round has fresh engines, which remember not
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from foresay import LLM, SamplingParams
 from foresay.engine.answers import Result
-from gpu_bench import Bench, OutOfTime, Prompt, first_differences, greedy
+from gpu_bench import Bench, Prompt, first_differences, greedy
 from harness import take_turns
 
 Run = dict[str, Any]
@@ -19,6 +20,8 @@ SIDES = {"plain": "none", "drafts": "suffix"}
 
 
 def engines(bench: Bench) -> dict[str, LLM]:
+    """Fresh ones. Those before must be gone: all have their texts in the memory of one target."""
+    gc.collect()
     llm = bench.llm()
     return {side: llm.beside(drafter) for side, drafter in SIDES.items()}
 
@@ -29,7 +32,8 @@ def asked(
     """All prompts at once: what it took, and the texts."""
     bench.wait()
     begin = time.perf_counter()
-    results = llm.generate([prompt.tokens for prompt in prompts], params)
+    texts = [prompt.tokens for prompt in prompts]
+    results = llm.generate(texts, params, progress=lambda _: bench.check_time("an answer"))
     took = time.perf_counter() - begin
     return run_of(results, took), [result.token_ids for result in results]
 
@@ -61,14 +65,13 @@ def warm(bench: Bench, sizes: Sequence[int]) -> None:
             asked(bench, llm, some, greedy(min(48, bench.scale.tokens)))
 
 
-def answers(bench: Bench) -> dict[str, Any]:
+def answers(bench: Bench, found: dict[str, Any]) -> None:
     """One at a time: edits, then chat, with the ratio of every prompt over the rounds."""
     scale = bench.scale
     warm(bench, (1,))
     sizes = {"edit": (scale.edits, 2 * scale.tokens), "chat": (scale.chats, scale.tokens)}
     runs: dict[str, dict[str, list[dict[str, Run]]]] = {"edit": {}, "chat": {}}
-    different: list[dict[str, Any]] = []
-    found: dict[str, Any] = {"different": different}
+    different = found.setdefault("different", [])
     try:
         for turn in range(scale.rounds):
             for kind, (count, tokens) in sizes.items():
@@ -79,9 +82,8 @@ def answers(bench: Bench) -> dict[str, Any]:
                     different += [{"prompt": prompt.name, **one} for one in differs]
                     runs[kind].setdefault(prompt.name, []).append(run)
             bench.say(f"answers: round {turn + 1} of {scale.rounds}")
-    except OutOfTime as error:
-        found["stopped"] = str(error)
-    return found | {kind: _by_prompt(one) for kind, one in runs.items() if one}
+    finally:  # also what there is of a round that was not finished
+        found |= {kind: _by_prompt(one) for kind, one in runs.items() if one}
 
 
 def _in_turns(
@@ -139,24 +141,18 @@ def _ratio(run: Mapping[str, Run]) -> float:
     return float(run["plain"]["seconds"] / run["drafts"]["seconds"])
 
 
-def batch(bench: Bench) -> dict[str, Any]:
+def batch(bench: Bench, found: dict[str, Any]) -> None:
     """Many at once: edits and chats; what was asked before; samples."""
     scale = bench.scale
-    different: list[dict[str, Any]] = []
-    lines: list[dict[str, Any]] = []
-    found: dict[str, Any] = {"different": different, "cases": lines}
-    try:
-        warm(bench, scale.batches)
-        for size in scale.batches:
-            rounds = scale.rounds if size <= 64 else max(1, scale.rounds - 1)
-            for kind in ("edit", "chat"):
-                lines.append(_at_once(bench, kind, size, rounds, different))
-        again = scale.batches[0]
-        lines.append(_at_once(bench, "edit", again, scale.rounds, different, again=True))
-        lines.append(_samples(bench, different))
-    except OutOfTime as error:
-        found["stopped"] = str(error)
-    return found
+    different, lines = found.setdefault("different", []), found.setdefault("cases", [])
+    warm(bench, scale.batches)
+    for size in scale.batches:
+        rounds = scale.rounds if size <= 64 else max(1, scale.rounds - 1)
+        for kind in ("edit", "chat"):
+            lines.append(_at_once(bench, kind, size, rounds, different))
+    again = scale.batches[0]
+    lines.append(_at_once(bench, "edit", again, scale.rounds, different, again=True))
+    lines.append(_samples(bench, different))
 
 
 def _at_once(
@@ -170,11 +166,12 @@ def _at_once(
         bench.check_time(f"{size} of {kind}")
         both = engines(bench)
         if again:
-            for llm in both.values():
-                asked(bench, llm, prompts, params)
+            for side in SIDES:
+                asked(bench, both[side], prompts, params)
         run, differs = _in_turns(bench, both, prompts, params, turn)
         different += [{"at_once": size, "kind": kind, **one} for one in differs]
         runs.append(run)
+        both.clear()
     return _line(bench, f"{size} {kind}s{' again' if again else ''}", runs)
 
 

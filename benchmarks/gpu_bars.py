@@ -61,6 +61,8 @@ def kernels(part: Part) -> list[dict[str, Any]]:
     if accuracy.get("cases"):
         name = f"tree attention: inaccurate, of {accuracy['cases']} cases"
         lines.append(bar(name, len(accuracy["bad"]), 0, at_most=True))
+    elif accuracy:
+        lines.append(true("tree attention: no kernel was called", False))
     for one in part.get("attention", ()):
         if isinstance(one, dict) and "ratio" in one:
             name = f"tree attention {one['batch']} x {one['context']}, SDPA / ours"
@@ -170,7 +172,7 @@ OF_PART: dict[str, Any] = {
 
 def tables(parts: Mapping[str, Part]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     """Name, head and rows of what is shown above the bars."""
-    found = []
+    found: list[tuple[str, Sequence[str], list[list[str]]]] = []
     for kind in ("edit", "chat"):
         if one := parts.get("answers", {}).get(kind):
             rows = [

@@ -91,12 +91,32 @@ class Scale:
     offload_tokens: int = 32
     offload_share: float = 0.5
     vllm_requests: int = 64
-    memory: int | None = 24 << 30
+    memory: int | None = 40 << 30
 
 
 SMOKE = Scale(
-    *(32, (2, 3), ((1, 32, 2), (2, 24, 2)), ((1, 32, 2),), SMALL, 6, 1, 2, 2, 12),
-    *((2, 3), (2, 2), (1, 2), 3, 6, 4, 6, 2, 6, 6, 0.5, 2, None),
+    context=32,
+    real_nodes=(2, 3),
+    cases=((1, 32, 2), (2, 24, 2)),
+    deterministic=((1, 32, 2),),
+    shapes=SMALL,
+    repeats=6,
+    rounds=1,
+    edits=2,
+    chats=2,
+    tokens=12,
+    batches=(2, 3),
+    samples=(2, 2),
+    host_batches=(1, 2),
+    host_steps=3,
+    exact=6,
+    at_once=4,
+    exact_tokens=6,
+    compared=2,
+    compared_tokens=6,
+    offload_tokens=6,
+    vllm_requests=2,
+    memory=None,
 )
 
 
@@ -141,20 +161,25 @@ class Bench:
             raise OutOfTime(f"no time was left for {what}")
 
     def llm(self, model: str | None = None, **more: Any) -> LLM:
-        """The model, loaded once for each set of options, with an engine that drafts nothing."""
+        """The model, loaded once for each set of options, with an engine that drafts nothing. The
+        given model as it is has most of the memory for keys and values."""
         model = str(self.options.model or self.options.default_model) if model is None else model
         key = (model, *sorted(more.items()))
         if key not in self.loaded:
             self.say(f"loading {model.rpartition('/')[2]} {more or ''}".rstrip())
             given: dict[str, Any] = {} if self.smoke else {"device": self.options.device}
             if self.scale.memory is not None:
-                given["memory"] = self.scale.memory
+                main = model == self.options.model and not more
+                given["memory"] = self.scale.memory if main else min(6 << 30, self.scale.memory)
             self.loaded[key] = LLM(model, "none", **{**given, **more})
         return self.loaded[key]
 
-    def drop(self) -> None:
-        """Forget all models, and give the device's memory back."""
+    def drop(self, *, keep_given: bool = False) -> None:
+        """Forget the models, and give the device's memory back."""
+        kept = self.loaded.get((self.options.model,)) if keep_given else None
         self.loaded.clear()
+        if kept is not None:
+            self.loaded[(self.options.model,)] = kept
         gc.collect()
         if not self.smoke:
             torch.cuda.synchronize()
@@ -169,15 +194,18 @@ def greedy(tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(max_tokens=tokens, temperature=0.0, **more)
 
 
-def random_target(bench: Bench, **more: Any) -> Target:
-    """A target of the scale's shapes with random weights, made on the device. `weights` is how many
-    bytes of them the device may hold: layers beyond that are streamed.
+def random_target(bench: Bench, tokens: int, weights: int | None = None) -> Target:
+    """A target of the scale's shapes with random weights, made on the device, with memory for so
+    many tokens. `weights` is how many bytes of weights the device may hold: layers beyond that are
+    streamed.
     """
     shapes = dict(bench.scale.shapes)
     if not bench.smoke:
-        from foresay.models.gpu.load import random_target as made  # type: ignore[import-not-found]
+        from foresay.models.gpu.load import random_target as made
 
-        found: Target = made(shapes, bench.device, **more)
+        each = shapes["num_hidden_layers"] * shapes["num_key_value_heads"] * shapes["head_dim"]
+        more = {} if weights is None else {"weights": weights}
+        found: Target = made(shapes, bench.device, memory=4 * each * tokens, **more)
         return found
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

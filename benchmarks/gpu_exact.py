@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from foresay import LLM, SamplingParams
 from foresay.engine.request import Request
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.target import SequenceInput, Target
-from gpu_bench import Bench, OutOfTime, first_differences, greedy, said
+from gpu_bench import Bench, first_differences, greedy, said
 from gpu_prompts import prompts_of
 
 
@@ -27,33 +28,25 @@ class Asked(NamedTuple):
     leaves: int | None
 
 
-def exact(bench: Bench) -> dict[str, Any]:
+def exact(bench: Bench, found: dict[str, Any]) -> None:
     """All three, for the given model and the default one."""
-    found: dict[str, Any] = {"models": {}}
-    scale, options = bench.scale, bench.options
+    options = bench.options
+    found |= {"models": {}, "max_tokens": bench.scale.exact_tokens}
     names = dict.fromkeys([str(options.model or options.default_model), options.default_model])
-    try:
-        for model in names:
-            llm = bench.llm(model)
-            about: dict[str, Any] = {"exact": llm.target.exact}
-            found["models"][model.rpartition("/")[2]] = about
-            about["is_batch_invariant"] = is_batch_invariant(llm.target)
-            bench.say(f"is_batch_invariant: {about['is_batch_invariant']}")
-            prompts = prompts_of(lambda text, llm=llm: llm.encode(text, chat=True), *_sizes(bench))
-            both = [prompt for pair in zip(*prompts.values(), strict=False) for prompt in pair]
-            for temperature in (0.0, 0.8):
-                bench.check_time(f"T {temperature}")
-                asked = requests([one.tokens for one in both], bench, temperature)
-                about[f"T {temperature:g}"] = _compare(bench, llm, asked)
-        bench.check_time("the processor")
-        found["processor"] = against_processor(bench)
-    except OutOfTime as error:
-        found["stopped"] = str(error)
-    texts = [one[key] for one in found["models"].values() for key in one if key.startswith("T ")]
-    found["compared"] = sum(one["requests"] for one in texts)
-    found["different"] = sum(len(one["different"]) for one in texts)
-    found["identical"] = bool(texts) and not found["different"] and "stopped" not in found
-    return found | {"max_tokens": scale.exact_tokens}
+    for model in names:
+        llm = bench.llm(model)
+        about: dict[str, Any] = {"exact": llm.target.exact}
+        found["models"][model.rpartition("/")[2]] = about
+        about["is_batch_invariant"] = is_batch_invariant(llm.target)
+        bench.say(f"is_batch_invariant: {about['is_batch_invariant']}")
+        prompts = prompts_of(partial(llm.encode, chat=True), *_sizes(bench))
+        both = [prompt for pair in zip(*prompts.values(), strict=False) for prompt in pair]
+        for temperature in (0.0, 0.8):
+            bench.check_time(f"T {temperature}")
+            asked = requests([one.tokens for one in both], bench, temperature)
+            about[f"T {temperature:g}"] = _compare(bench, llm, asked)
+    bench.check_time("the processor")
+    found["processor"] = against_processor(bench)
 
 
 def _sizes(bench: Bench) -> tuple[int, int]:
@@ -76,12 +69,12 @@ def _compare(bench: Bench, llm: LLM, asked: Sequence[Asked]) -> dict[str, Any]:
     """Three ways to answer them: some alone, all in random batches without drafts, all in other
     random batches with drafts, of a policy that always drafts and of the usual one."""
     most = bench.scale.at_once
-    plain = in_batches(llm.beside("none"), asked, most, seed=1)
+    plain = in_batches(bench, llm.beside("none"), asked, most, seed=1)
     few = list(asked[:: max(1, len(asked) // 12)])
     ways = {
-        "alone": (few, in_batches(llm.beside("none"), few, 1, seed=0)),
-        "fixed": (asked, in_batches(llm.beside("suffix", "fixed"), asked, most, seed=2)),
-        "adaptive": (asked, in_batches(llm.beside("suffix"), asked, most, seed=3)),
+        "alone": (few, in_batches(bench, llm.beside("none"), few, 1, seed=0)),
+        "fixed": (asked, in_batches(bench, llm.beside("suffix", "fixed"), asked, most, seed=2)),
+        "adaptive": (asked, in_batches(bench, llm.beside("suffix"), asked, most, seed=3)),
     }
     different = []
     by_request = {id(one): ids for one, ids in zip(asked, plain, strict=True)}
@@ -99,7 +92,9 @@ def _compare(bench: Bench, llm: LLM, asked: Sequence[Asked]) -> dict[str, Any]:
     return {"requests": len(asked), "tokens": tokens, "different": different[:20]}
 
 
-def in_batches(llm: LLM, asked: Sequence[Asked], most: int, seed: int) -> list[list[int]]:
+def in_batches(
+    bench: Bench, llm: LLM, asked: Sequence[Asked], most: int, seed: int
+) -> list[list[int]]:
     """The answers; how many run at once changes at random, 1 to `most`, and who leaves is replaced
     a few steps later."""
     random_one = random.Random(seed)
@@ -118,6 +113,7 @@ def in_batches(llm: LLM, asked: Sequence[Asked], most: int, seed: int) -> list[l
                     running[at] = engine.add(
                         one.tokens, one.params, stops=llm.tokenizer.ends, seed=one.params.seed
                     )
+        bench.check_time("all answers")
         engine.step()
         for at, request in list(running.items()):
             leaves = asked[at].leaves
@@ -136,7 +132,7 @@ def against_processor(bench: Bench) -> dict[str, Any]:
     its first difference, and by how much either side prefers its token."""
     options, scale = bench.options, bench.scale
     there = bench.llm(options.default_model, dtype="float32")
-    prompts = prompts_of(lambda text: there.encode(text, chat=True), *_sizes(bench))
+    prompts = prompts_of(partial(there.encode, chat=True), *_sizes(bench))
     both = [prompt for pair in zip(*prompts.values(), strict=False) for prompt in pair]
     chosen = [one.tokens for one in both[: scale.compared]]
     bench.say(f"{len(chosen)} prompts in float32")
@@ -144,17 +140,17 @@ def against_processor(bench: Bench) -> dict[str, Any]:
     here = LLM(options.default_model, "none", dtype="float32", **given)  # type: ignore[arg-type]
     params = greedy(scale.compared_tokens)
     texts = [[result.token_ids for result in llm.generate(chosen, params)] for llm in (there, here)]
-    different = first_differences(*texts)
+    different: list[dict[str, Any]] = [*first_differences(*texts)]
     for one in different[:8]:
         at, place = one["text"], one["token"]
         text = chosen[at] + texts[0][at][:place]
         pair = [texts[side][at][place] for side in (0, 1) if place < len(texts[side][at])]
         for name, llm in (("device", there), ("processor", here)):
             try:
-                margin = _margin(llm.target, text, len(chosen[at]), pair)
+                margin: Any = _margin(llm.target, text, len(chosen[at]), pair)
             except Exception as error:
                 margin = said(error)
-            one[f"margin_{name}"] = margin  # type: ignore[assignment]
+            one[f"margin_{name}"] = margin
     bench.say(f"against the processor: {len(different)} of {len(chosen)} differ")
     return {"prompts": len(chosen), "tokens": sum(map(len, texts[1])), "different": different}
 

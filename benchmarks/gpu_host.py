@@ -22,23 +22,20 @@ from gpu_answers import engines
 from gpu_bench import Bench, OutOfTime, greedy, said
 
 
-def host(bench: Bench) -> dict[str, Any]:
+def host(bench: Bench, found: dict[str, Any]) -> None:
     """Both sides, at each number of requests."""
-    lines: list[dict[str, Any]] = []
-    found: dict[str, Any] = {"cases": lines}
-    try:
-        for size in bench.scale.host_batches:
-            for side, llm in engines(bench).items():
-                bench.check_time(f"{size} requests, {side}")
-                about = {"requests": size, "side": side}
-                try:
-                    lines.append(about | _window(bench, llm, size))
-                except Exception as error:
-                    lines.append(about | {"error": said(error)})
-                bench.say(f"{lines[-1]}")
-    except OutOfTime as error:
-        found["stopped"] = str(error)
-    return found
+    lines = found.setdefault("cases", [])
+    for size in bench.scale.host_batches:
+        for side, llm in engines(bench).items():
+            bench.check_time(f"{size} requests, {side}")
+            about = {"requests": size, "side": side}
+            try:
+                lines.append(about | _window(bench, llm, size))
+            except OutOfTime:
+                raise
+            except Exception as error:
+                lines.append(about | {"error": said(error)})
+            bench.say(f"{lines[-1]}")
 
 
 def _window(bench: Bench, llm: LLM, size: int) -> dict[str, Any]:
@@ -137,7 +134,7 @@ def _traced(
             _steps(bench, engine, requests, count)
         spans = []
         for event in trace.profiler.kineto_results.events():
-            if event.device_type() == torch.autograd.DeviceType.CUDA:
+            if event.device_type() == torch.autograd.DeviceType.CUDA:  # type: ignore[attr-defined]
                 spans.append((event.start_ns(), event.end_ns(), event.name()))
         if not spans:
             return {"trace_error": "the profiler saw no kernels"}

@@ -126,22 +126,17 @@ def product(rows: Tensor, weight: Tensor) -> Tensor | None:
     return None
 
 
-def kernels(bench: Bench) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def kernels(bench: Bench, found: dict[str, Any]) -> None:
     parts = {"accuracy": accuracy, "attention": attention_times, "bits": bits}
-    try:
-        for name, part in parts.items():
-            bench.check_time(name)
-            try:
-                found[name] = part(bench)
-            except OutOfTime:
-                raise
-            except Exception as error:
-                found[name] = {"error": said(error)}
-            bench.say(f"kernels, {name}: {str(found[name])[:300]}")
-    except OutOfTime as error:
-        found["stopped"] = str(error)
-    return found
+    for name, part in parts.items():
+        bench.check_time(name)
+        try:
+            found[name] = part(bench)
+        except OutOfTime:
+            raise
+        except Exception as error:
+            found[name] = {"error": said(error)}
+        bench.say(f"kernels, {name}: {str(found[name])[:300]}")
 
 
 def cases_of(bench: Bench) -> list[Case]:
@@ -261,14 +256,15 @@ def bits(bench: Bench) -> list[dict[str, Any]]:
         )
         rows = torch.randn(max(counts), shape[1], generator=made, device=bench.device).bfloat16()
         line: dict[str, Any] = {"layer": name}
-        for side, multiply in (("torch", linear), ("ours", product)):
-            alone = multiply(rows[:1], weight)
-            if alone is None:
-                continue
-            line[side] = [
-                count
-                for count in counts
-                if not torch.equal(multiply(rows[:count], weight)[:1], alone)
-            ]
+        sides: dict[str, Callable[[Tensor, Tensor], Tensor | None]] = {
+            "torch": linear,
+            "ours": product,
+        }
+        for side, multiply in sides.items():
+            results = {count: multiply(rows[:count], weight) for count in counts}
+            one = results[1]
+            if one is not None:
+                there = {count: given for count, given in results.items() if given is not None}
+                line[side] = [n for n, given in there.items() if not torch.equal(given[:1], one)]
         lines.append(line)
     return lines

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import random
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from gpu_bench import Prompt
@@ -58,7 +59,8 @@ QUESTIONS = (
 )
 
 
-def functions(least: int = 18, most: int = 60) -> list[str]:
+@cache
+def functions(least: int = 18, most: int = 60) -> tuple[str, ...]:
     """The sources of functions of so many lines, from the library's modules in their order."""
     library, found = Path(sysconfig.get_paths()["stdlib"]), []
     for module in MODULES:
@@ -75,12 +77,12 @@ def functions(least: int = 18, most: int = 60) -> list[str]:
                 source = "\n".join(line.removeprefix(deep) for line in own)
                 if least <= len(own) <= most and len(source) < 3000:
                     found.append(source)
-    return list(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))
 
 
 def edit_texts(count: int, seed: int = 28) -> list[str]:
     """So many different requests to change a function."""
-    sources = functions()
+    sources = list(functions())
     random.Random(seed).shuffle(sources)
     texts = []
     for at in range(count):
@@ -100,7 +102,7 @@ def chat_texts(count: int, seed: int = 28) -> list[str]:
 
 
 def prompts_of(
-    encode: Callable[[str], Sequence[int]], count: int, most: int
+    encode: Callable[[str], Iterable[int]], count: int, most: int
 ) -> dict[str, list[Prompt]]:
     """Prompts of both kinds, of at most `most` tokens."""
     found: dict[str, list[Prompt]] = {"edit": [], "chat": []}

@@ -31,31 +31,32 @@ from gpu_bench import (
 )
 
 
-def steps(bench: Bench) -> dict[str, Any]:
+def steps(bench: Bench, found: dict[str, Any]) -> None:
     """The given model at batch 1, then the large shapes with random weights."""
+    bench.drop(keep_given=True)
     copied = bandwidth(bench)
     bench.say(f"a copy moves {copied / 1e12:.2f} TB/s")
-    found: dict[str, Any] = {"copy_tb_per_s": round(copied / 1e12, 4), "cases": []}
-    try:
-        if bench.options.model is not None or bench.smoke:
-            target = bench.llm().target
-            cases = [(1, bench.scale.context, nodes) for nodes in bench.scale.real_nodes]
-            found["cases"] += _cases(bench, "given", target, cases, copied)
-        bench.drop()
-        target = random_target(bench)
-        bench.say(f"random weights: {weight_bytes(target) / 1e9:.2f} GB")
-        found["cases"] += _cases(bench, "8B", target, bench.scale.cases, copied)
-    except OutOfTime as error:
-        found["stopped"] = str(error)
-    return found
+    found |= {"copy_tb_per_s": round(copied / 1e12, 4), "cases": []}
+    if bench.options.model is not None:
+        target: Target = bench.llm().target
+        cases = [(1, bench.scale.context, nodes) for nodes in bench.scale.real_nodes]
+        _cases(bench, "given", target, cases, copied, found["cases"])
+    most = max(batch * (context + 256) for batch, context, _ in bench.scale.cases)
+    target = random_target(bench, most)
+    bench.say(f"random weights: {weight_bytes(target) / 1e9:.2f} GB")
+    _cases(bench, "8B", target, bench.scale.cases, copied, found["cases"])
 
 
 def _cases(
-    bench: Bench, name: str, target: Target, cases: Sequence[Case], copied: float
-) -> list[dict[str, Any]]:
-    """A line for each case; cases of the same texts are timed in turns, and a case that fails, for
-    want of memory say, is a line with its error."""
-    lines: list[dict[str, Any]] = []
+    bench: Bench,
+    name: str,
+    target: Target,
+    cases: Sequence[Case],
+    copied: float,
+    lines: list[dict[str, Any]],
+) -> None:
+    """A line more for each case; cases of the same texts are timed in turns, and a case that fails,
+    for want of memory say, is a line with its error."""
     for batch, context in dict.fromkeys((batch, context) for batch, context, _ in cases):
         nodes = [n for b, c, n in cases if (b, c) == (batch, context)]
         about = {"model": name, "batch": batch, "context": context}
@@ -68,7 +69,6 @@ def _cases(
         gc.collect()
         for one in lines[-len(nodes) :]:
             bench.say(f"{one}")
-    return lines
 
 
 def _case(
@@ -110,41 +110,34 @@ def _turns(some: Sequence[float], plain: Sequence[float]) -> list[float]:
     ]
 
 
-def deterministic(bench: Bench) -> dict[str, Any]:
+def deterministic(bench: Bench, found: dict[str, Any]) -> None:
     """What deterministic=True costs beside False: plain steps and steps with nodes, in turns."""
-    lines: list[dict[str, Any]] = []
-    found: dict[str, Any] = {"cases": lines}
+    lines = found.setdefault("cases", [])
     targets = {
         "True": bench.llm().target,
         "False": bench.llm(deterministic=False).target,
     }
-    try:
-        for batch, context, nodes in bench.scale.deterministic:
-            bench.check_time(f"{batch} x {context}")
-            texts = {name: filled(target, batch, context) for name, target in targets.items()}
-            for rows in (0, nodes):
-                every = {
-                    name: step_of(target, texts[name], rows) for name, target in targets.items()
+    for batch, context, nodes in bench.scale.deterministic:
+        bench.check_time(f"{batch} x {context}")
+        texts = {name: filled(target, batch, context) for name, target in targets.items()}
+        for rows in (0, nodes):
+            every = {name: step_of(target, texts[name], rows) for name, target in targets.items()}
+            took = {name: statistics.median(ms) for name, ms in timed(bench, every).items()}
+            lines.append(
+                {
+                    "batch": batch,
+                    "context": context,
+                    "nodes": rows,
+                    **{f"{name}_ms": round(ms, 4) for name, ms in took.items()},
+                    "ratio": round(took["True"] / took["False"], 4),
                 }
-                took = {name: statistics.median(ms) for name, ms in timed(bench, every).items()}
-                lines.append(
-                    {
-                        "batch": batch,
-                        "context": context,
-                        "nodes": rows,
-                        **{f"{name}_ms": round(ms, 4) for name, ms in took.items()},
-                        "ratio": round(took["True"] / took["False"], 4),
-                    }
-                )
-                bench.say(f"deterministic: {lines[-1]}")
-            del texts
-            gc.collect()
-    except OutOfTime as error:
-        found["stopped"] = str(error)
-    return found
+            )
+            bench.say(f"deterministic: {lines[-1]}")
+        del texts
+        gc.collect()
 
 
-def offload(bench: Bench) -> dict[str, Any]:
+def offload(bench: Bench, found: dict[str, Any]) -> None:
     """The large shapes with memory for a part of the weights: an answer without drafts, and one of
     a drafter that has seen it, so that fewer passes are needed. Time and passes by ratio.
     """
@@ -157,7 +150,7 @@ def offload(bench: Bench) -> dict[str, Any]:
     layer = 2 * width * (heads * shapes["head_dim"] + kv) + 3 * width * shapes["intermediate_size"]
     total = 2 * (layer * shapes["num_hidden_layers"] + 2 * width * shapes["vocab_size"])
     allowed = int(total * scale.offload_share)
-    target = random_target(bench, **({} if bench.smoke else {"weights": allowed}))
+    target = random_target(bench, 4096, allowed)
     bench.say(f"offloading: {allowed / 1e9:.2f} of {total / 1e9:.2f} GB on the device")
     prompt = [int(token) for token in np.random.default_rng(4).integers(5, 100, 32)]
     drafter = make_drafter("suffix", share="all", model=None)
@@ -173,7 +166,7 @@ def offload(bench: Bench) -> dict[str, Any]:
     passes, seconds = plain["passes"] / drafts["passes"], plain["seconds"] / drafts["seconds"]
     for run in runs.values():
         bench.say(f"{run['passes']} passes in {run['seconds']:.2f} s")
-    return {
+    found |= {
         "weight_bytes": total,
         "allowed_bytes": allowed,
         "sides": {name: {k: v for k, v in run.items() if k != "ids"} for name, run in runs.items()},

@@ -35,10 +35,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def vllm(bench: Any) -> dict[str, Any]:
+def vllm(bench: Any, found: dict[str, Any]) -> None:
     """Our plain engine first, which says how long the answers are, then vLLM."""
     import gpu_answers
-    from gpu_bench import OutOfTime, greedy, said
+    from gpu_bench import greedy, said
 
     count, options = bench.scale.vllm_requests, bench.options
     prompts = bench.prompts["edit"][:count]
@@ -54,32 +54,29 @@ def vllm(bench: Any) -> dict[str, Any]:
     for prompt in prompts[:6]:
         llm = gpu_answers.engines(bench)["plain"]
         alone.append(gpu_answers.asked(bench, llm, [prompt], params)[0]["tokens_per_second"])
-    found: dict[str, Any] = {
+    found |= {
         "requests": count,
         "tokens": sum(lengths),
         "ours_tokens_per_second": round(statistics.median(ours), 1),
         "ours_alone_tokens_per_second": round(statistics.median(alone), 1),
     }
     if bench.smoke or options.vllm_site is None or options.vllm_model is None:
-        return found | {"skipped": "expected --vllm-site and --vllm-model"}
+        found["skipped"] = "expected --vllm-site and --vllm-model"
+        return
     bench.drop()
     asked = {"prompts": [prompt.tokens for prompt in prompts], "lengths": lengths}
     for way in options.vllm_ways.split(","):
+        bench.check_time(f"vLLM, {way}")
         try:
-            bench.check_time(f"vLLM, {way}")
             left = max(60.0, bench.until - bench.seconds)
             found[way] = _of_vllm(bench, way, asked, left)
             bench.say(f"vLLM, {way}: {found[way]}")
-        except OutOfTime as error:
-            found["stopped"] = str(error)
-            break
         except Exception as error:
             found[way] = {"error": said(error)}
             bench.say(f"vLLM, {way}: {said(error)}")
-    if "tokens_per_second" in found.get("plain", {}):
-        theirs = found["plain"]["tokens_per_second"]
-        found["ratio"] = round(found["ours_tokens_per_second"] / theirs, 4)
-    return found
+        if "tokens_per_second" in found.get("plain", {}):
+            theirs = found["plain"]["tokens_per_second"]
+            found["ratio"] = round(found["ours_tokens_per_second"] / theirs, 4)
 
 
 def _of_vllm(bench: Any, way: str, asked: dict[str, Any], seconds: float) -> dict[str, Any]:

@@ -42,6 +42,8 @@ def true(name: str, holds: bool) -> dict[str, Any]:
 def exact(part: Part) -> list[dict[str, Any]]:
     lines = []
     for model, about in part.get("models", {}).items():
+        if "error" in about:
+            lines.append(true(f"{model}: {about['error']}"[:120], False))
         if about.get("is_batch_invariant") is not None:
             lines.append(true(f"{model}: is_batch_invariant", about["is_batch_invariant"]))
         for key, one in about.items():

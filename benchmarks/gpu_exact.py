@@ -16,7 +16,7 @@ from foresay import LLM, SamplingParams
 from foresay.engine.request import Request
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.target import SequenceInput, Target
-from gpu_bench import Bench, first_differences, greedy, said
+from gpu_bench import Bench, OutOfTime, first_differences, greedy, said
 from gpu_prompts import prompts_of
 
 
@@ -34,19 +34,31 @@ def exact(bench: Bench, found: dict[str, Any]) -> None:
     found |= {"models": {}, "max_tokens": bench.scale.exact_tokens}
     names = dict.fromkeys([str(options.model or options.default_model), options.default_model])
     for model in names:
-        llm = bench.llm(model)
-        about: dict[str, Any] = {"exact": llm.target.exact}
-        found["models"][model.rpartition("/")[2]] = about
-        about["is_batch_invariant"] = is_batch_invariant(llm.target)
-        bench.say(f"is_batch_invariant: {about['is_batch_invariant']}")
-        prompts = prompts_of(partial(llm.encode, chat=True), *_sizes(bench))
-        both = [prompt for pair in zip(*prompts.values(), strict=False) for prompt in pair]
-        for temperature in (0.0, 0.8):
-            bench.check_time(f"T {temperature}")
-            asked = requests([one.tokens for one in both], bench, temperature)
-            about[f"T {temperature:g}"] = _compare(bench, llm, asked)
+        about = found["models"][model.rpartition("/")[2]] = {}
+        try:
+            _one_model(bench, bench.llm(model), about)
+        except OutOfTime:
+            raise
+        except Exception as error:  # the other model is tried all the same
+            about["error"] = said(error)
+            bench.say(about["error"])
     bench.check_time("the processor")
     found["processor"] = against_processor(bench)
+    texts = [one[key] for one in found["models"].values() for key in one if key.startswith("T ")]
+    found["compared"] = sum(one["requests"] for one in texts)
+    found["identical"] = not any(one["different"] for one in texts)
+
+
+def _one_model(bench: Bench, llm: LLM, about: dict[str, Any]) -> None:
+    about["exact"] = llm.target.exact
+    about["is_batch_invariant"] = is_batch_invariant(llm.target)
+    bench.say(f"is_batch_invariant: {about['is_batch_invariant']}")
+    prompts = prompts_of(partial(llm.encode, chat=True), *_sizes(bench))
+    both = [prompt for pair in zip(*prompts.values(), strict=False) for prompt in pair]
+    for temperature in (0.0, 0.8):
+        bench.check_time(f"T {temperature}")
+        asked = requests([one.tokens for one in both], bench, temperature)
+        about[f"T {temperature:g}"] = _compare(bench, llm, asked)
 
 
 def _sizes(bench: Bench) -> tuple[int, int]:

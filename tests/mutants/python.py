@@ -41,7 +41,7 @@ PYTHON = (
         "a preempted answer is computed again as prefill",
         "src/foresay/engine/request.py",
         "return max(self._prompt - 1 - self.stored, 0)",
-        "return max(self._length - 1 - self.stored, 0)",
+        "return max(self.length - 1 - self.stored, 0)",
         "tests/engine/test_prefill_and_decode.py::test_a_preempted_answer_is_decoded_again",
     ),
     Mutant(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +26,15 @@ from foresay.arrays import Int32s, as_ints, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError
 
-__all__ = ["Hidden", "Outputs", "SequenceInput", "Target", "TextKv", "check_target"]
+__all__ = [
+    "Hidden",
+    "KeepsTogether",
+    "Outputs",
+    "SequenceInput",
+    "Target",
+    "TextKv",
+    "check_target",
+]
 
 Hidden: TypeAlias = bool | tuple[int, ...]
 """Which hidden states of each row: none, the last, or what goes into these decoder layers, side by
@@ -131,6 +139,20 @@ class Target(Protocol):
         used any more. Raises: InputError for an unknown name, a shape that differs, what is no
         dense tensor of floating-point values, a bias without its weight, or two values for one
         tensor; nothing has changed then. GIL: released during long work.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsTogether(Protocol):
+    """A target that stores the rows of many texts in one call, which an engine then prefers to one
+    `TextKv.keep` for each."""
+
+    def keep_together(self, kvs: Sequence[Any], rows: Int32s, offsets: Int32s, /) -> None:
+        """`kvs[i].keep(rows[offsets[i]:offsets[i + 1]])` for each i.
+
+        Mutates: the texts. Valid until: for ever. Raises: as `TextKv.keep`. GIL: released during
+        long work.
         """
         ...
 

@@ -1,22 +1,68 @@
-"""What steps took, kept as one table of the requests that decode, and added to a request's
-statistics when they are read: a step adds to arrays and not to every request.
+"""What requests took. What steps took is kept as one table of the requests that decode, and added
+to a request's statistics when they are read: a step adds to arrays and not to every request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from foresay.engine.request import Request
+from foresay.counts import tokens_per_step
 
-__all__ = ["PHASES", "Ledger"]
+__all__ = ["PHASES", "Ledger", "RequestStats"]
 
 PHASES = ("schedule", "draft", "forward", "verify", "commit")
 _DRAFTED, _ACCEPTED = len(PHASES), len(PHASES) + 1
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """What a request took. Seconds are its share of the steps that it was in."""
+
+    steps: int = 0
+    """Forward passes in which a token of the answer was chosen."""
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    shared_tokens: int = 0
+    """Prompt tokens that came from the prefix cache."""
+    preemptions: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """See `foresay.counts`."""
+        return tokens_per_step(self.tokens, self.steps)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "steps": self.steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "shared_tokens": self.shared_tokens,
+            "preemptions": self.preemptions,
+            "tokens_per_step": round(self.tokens_per_step, 4),
+            "seconds": {phase: round(spent, 6) for phase, spent in self.seconds.items()},
+        }
+
+
+class Counted(Hashable, Protocol):
+    """A request, as the ledger knows it."""
+
+    counted: RequestStats
+    """Its statistics without what its ledger has."""
+    ledger: Ledger | None
+
+    @property
+    def finished(self) -> bool: ...
 
 
 class Ledger:
@@ -27,28 +73,28 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._requests: list[Request] = []
-        self._rows: dict[Request, int] = {}
+        self._requests: list[Counted] = []
+        self._rows: dict[Counted, int] = {}
         self._table = np.zeros((0, len(PHASES) + 2))
 
     def note(
         self,
-        requests: list[Request],
+        requests: Sequence[Counted],
         seconds: Mapping[str, float],
         drafted: NDArray[Any],
         accepted: NDArray[Any],
     ) -> None:
         """Add a step of these requests; the seconds are those of each."""
-        if requests != self._requests:
+        if list(requests) != self._requests:
             self._follow(requests)
         self._table[:, : len(PHASES)] += [seconds[phase] for phase in PHASES]
         self._table[:, _DRAFTED] += drafted
         self._table[:, _ACCEPTED] += accepted
         for request in requests:
-            if request.finish_reason is not None:  # who holds its statistics has all of them now
+            if request.finished:  # who holds its statistics has all of them now
                 self.settle(request)
 
-    def settle(self, request: Request) -> None:
+    def settle(self, request: Counted) -> None:
         """Add what was noted of a request to its statistics."""
         row = self._table[self._rows[request]]
         values = row.tolist()
@@ -60,7 +106,7 @@ class Ledger:
         stats.drafted += int(values[_DRAFTED])
         stats.accepted += int(values[_ACCEPTED])
 
-    def _follow(self, requests: Sequence[Request]) -> None:
+    def _follow(self, requests: Sequence[Counted]) -> None:
         """Rows for these requests: those that it has, and new ones; the others are settled."""
         rows = {request: at for at, request in enumerate(requests)}
         for request in self._rows.keys() - rows.keys():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
-from foresay.counts import tokens_per_step
 from foresay.drafter import ExternalDraft, Source
-from foresay.engine.ledger import PHASES, Ledger
+from foresay.engine.ledger import PHASES, Ledger, RequestStats
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.logprobs import TokenLogprob
@@ -32,41 +31,6 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
-
-
-@dataclass(slots=True)
-class RequestStats:
-    """What a request took. Seconds are its share of the steps that it was in."""
-
-    steps: int = 0
-    """Forward passes in which a token of the answer was chosen."""
-    drafted: int = 0
-    accepted: int = 0
-    tokens: int = 0
-    prompt_tokens: int = 0
-    shared_tokens: int = 0
-    """Prompt tokens that came from the prefix cache."""
-    preemptions: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-
-    @property
-    def tokens_per_step(self) -> float:
-        """See `foresay.counts`."""
-        return tokens_per_step(self.tokens, self.steps)
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return {
-            "steps": self.steps,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "tokens": self.tokens,
-            "prompt_tokens": self.prompt_tokens,
-            "shared_tokens": self.shared_tokens,
-            "preemptions": self.preemptions,
-            "tokens_per_step": round(self.tokens_per_step, 4),
-            "seconds": {phase: round(spent, 6) for phase, spent in self.seconds.items()},
-        }
 
 
 def check_names(group: object, tenant: object) -> None:

@@ -18,7 +18,7 @@ def request(number: int) -> Request:
 
 def test_each_request_gets_the_steps_that_it_was_in() -> None:
     rng, ledger = np.random.default_rng(0), Ledger()
-    requests = [request(at) for at in range(5)]
+    requests = [request(at) for at in range(9)]
     held = [one.stats for one in requests]
     wanted: list[Any] = [np.zeros(len(PHASES) + 2) for _ in requests]
 
@@ -28,7 +28,7 @@ def test_each_request_gets_the_steps_that_it_was_in() -> None:
         return [*stats.seconds.values(), stats.drafted, stats.accepted]
 
     for _ in range(60):
-        some = rng.permutation(5)[: rng.integers(1, 6)]
+        some = rng.permutation(9)[: rng.integers(1, 10)]
         if rng.random() < 0.5:
             some.sort()
         seconds = dict(zip(PHASES, rng.random(len(PHASES)).tolist(), strict=True))
@@ -36,9 +36,9 @@ def test_each_request_gets_the_steps_that_it_was_in() -> None:
         ledger.note([requests[at] for at in some], seconds, drafted, accepted)
         for place, at in enumerate(some):
             wanted[at] += [*seconds.values(), drafted[place], accepted[place]]
-        for at in np.flatnonzero(rng.random(5) < 0.2):
+        for at in np.flatnonzero(rng.random(9) < 0.2):
             np.testing.assert_allclose(said(int(at)), wanted[at])
-    for at in range(5):
+    for at in range(9):
         np.testing.assert_allclose(said(at), wanted[at])
 
 
@@ -46,6 +46,7 @@ def test_statistics_that_are_held_are_complete_when_the_request_has_ended() -> N
     ledger, ended = Ledger(), request(0)
     held = ended.stats
     ended.finish_reason = "stop"
-    ledger.note([ended], dict.fromkeys(PHASES, 1.0), np.array([4]), np.array([3]))
+    some = [ended, *(request(at) for at in range(1, 6))]
+    ledger.note(some, dict.fromkeys(PHASES, 1.0), np.full(6, 4), np.full(6, 3))
     assert (held.drafted, held.accepted, held.seconds["draft"]) == (4, 3, 1.0)
     assert ended.stats.drafted == 4  # once

@@ -16,6 +16,7 @@ from foresay.counts import tokens_per_step
 __all__ = ["PHASES", "Ledger", "RequestStats"]
 
 PHASES = ("schedule", "draft", "forward", "verify", "commit")
+_FEW = 4  # requests, which are counted at once: the table takes longer
 _DRAFTED, _ACCEPTED = len(PHASES), len(PHASES) + 1
 
 
@@ -85,9 +86,15 @@ class Ledger:
         accepted: NDArray[Any],
     ) -> None:
         """Add a step of these requests; the seconds are those of each."""
+        each = [seconds[phase] for phase in PHASES]
+        if len(requests) <= _FEW:
+            pairs = zip(drafted.tolist(), accepted.tolist(), strict=True)
+            for request, nodes in zip(requests, pairs, strict=True):
+                _add(request.counted, each, *nodes)
+            return
         if list(requests) != self._requests:
             self._follow(requests)
-        self._table[:, : len(PHASES)] += [seconds[phase] for phase in PHASES]
+        self._table[:, : len(PHASES)] += each
         self._table[:, _DRAFTED] += drafted
         self._table[:, _ACCEPTED] += accepted
         for request in requests:
@@ -99,12 +106,8 @@ class Ledger:
         row = self._table[self._rows[request]]
         values = row.tolist()
         row[:] = 0.0
-        stats = request.counted
-        spent = stats.seconds
-        for phase, more in zip(PHASES, values, strict=False):
-            spent[phase] += more
-        stats.drafted += int(values[_DRAFTED])
-        stats.accepted += int(values[_ACCEPTED])
+        drafted, accepted = int(values[_DRAFTED]), int(values[_ACCEPTED])
+        _add(request.counted, values[: len(PHASES)], drafted, accepted)
 
     def _follow(self, requests: Sequence[Counted]) -> None:
         """Rows for these requests: those that it has, and new ones; the others are settled."""
@@ -119,3 +122,11 @@ class Ledger:
         for request in rows.keys() - kept:
             request.ledger = self
         self._requests, self._rows, self._table = list(requests), rows, table
+
+
+def _add(stats: RequestStats, seconds: Sequence[float], drafted: int, accepted: int) -> None:
+    spent = stats.seconds
+    for phase, more in zip(PHASES, seconds, strict=True):
+        spent[phase] += more
+    stats.drafted += drafted
+    stats.accepted += accepted

@@ -79,6 +79,15 @@ def test_core_and_frozen(tmp_path: Path, trace: Path) -> None:
     assert record["build"][0]["memory_mib"] == 32 and record["advance"]["mean_match"] > 0
 
 
+def test_host_step(tmp_path: Path) -> None:
+    small = "--quick", "--batches", "1,3", "--only", "edits,new"
+    _, record = run("host_step.py", tmp_path, *small)
+    steps = record["steps"]
+    assert len(steps) == 8 and steps["edits 1 suffix"]["tokens_per_step"] > 2
+    assert steps["new 3 none"]["tokens_per_step"] == 1 and steps["new 3 none"]["step"] > 0
+    assert {line["name"] for line in record["bars"]} > {"asked, found nothing"}
+
+
 def test_before(tmp_path: Path) -> None:
     small = "--only", "draft64", "--rounds", "2", "--restarts", "1"
     out, record = run("before.py", tmp_path, "--before", sys.executable, *small)

@@ -14,11 +14,32 @@ void check_numbers(const char* name, std::span<const double> values) {
             throw InputError(name, "[", i, "] is ", values[i], "; expected a finite number from 0");
 }
 
+struct Classed {
+    double stated;
+    size_t kind;
+};
+
+/// Node i's stated chance given its parent, and the class of that: of csrc/budget/ranking.hpp's, as in src/foresay/budget/calibration.py.
+Classed classed(const Drafts& drafts, std::span<const double> edges, size_t begin, size_t i) {
+    const bool below = drafts.parents[i] >= 0;
+    const double above = below ? double{drafts.scores[begin + static_cast<size_t>(drafts.parents[i])]} : 1.0;
+    const double stated = drafts.scores[i] / std::max(above, 1e-9);
+    const auto kind = static_cast<size_t>(std::lower_bound(edges.begin(), edges.end(), stated) - edges.begin());
+    return {stated, kind + (below ? edges.size() + 1 : 0)};
+}
+
+/// Bounded away from 1 by more than rounding, so that no child can overtake its parent.
+double bounded(double chance) { return std::clamp(chance, 1e-6, 1 - 1e-9); }
+
+void check_scored(const Drafts& drafts) {
+    check_drafts(drafts);
+    if (!drafts.scores) throw InputError("the drafts have no scores; expected one for each node");
+}
+
 }  // namespace
 
 std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps) {
-    check_drafts(drafts);
-    if (!drafts.scores) throw InputError("the drafts have no scores; expected one for each node");
+    check_scored(drafts);
     check_size("gaps", gaps.size(), 2 * (edges.size() + 1));
     std::vector<double> chances(drafts.tokens.size());
     for (size_t b = 0; b + 1 < drafts.offsets.size(); ++b) {
@@ -26,14 +47,35 @@ std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edg
         for (size_t i = begin; i < static_cast<size_t>(drafts.offsets[b + 1]); ++i) {
             const bool below = drafts.parents[i] >= 0;
             const size_t parent = below ? begin + static_cast<size_t>(drafts.parents[i]) : 0;
-            // The classes are those that Calibration of src/foresay/budget/calibration.py learns.
-            const double stated = drafts.scores[i] / std::max(below ? double{drafts.scores[parent]} : 1.0, 1e-9);
-            const auto kind = static_cast<size_t>(std::lower_bound(edges.begin(), edges.end(), stated) - edges.begin()) + (below ? edges.size() + 1 : 0);
-            // Bounded away from 1 by more than rounding, so that no child can overtake its parent.
-            chances[i] = std::clamp(stated + gaps[kind], 1e-6, 1 - 1e-9) * (below ? chances[parent] : 1.0);
+            const auto [stated, kind] = classed(drafts, edges, begin, i);
+            chances[i] = bounded(stated + gaps[kind]) * (below ? chances[parent] : 1.0);
         }
     }
     return chances;
+}
+
+Lessons lessons(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps, std::span<const bool> accepted,
+                std::span<const int32_t> tables) {
+    check_scored(drafts);
+    const size_t classes = 2 * (edges.size() + 1), count = drafts.offsets.size() - 1;
+    if (gaps.empty() || gaps.size() % classes) throw InputError("gaps has ", gaps.size(), " values; expected ", classes, " for each table");
+    check_size("accepted", accepted.size(), drafts.tokens.size()), check_size("tables", tables.size(), count);
+    Lessons out{std::vector<int64_t>(gaps.size()), std::vector<double>(gaps.size()), std::vector<int64_t>(count), std::vector<double>(count),
+                std::vector<int64_t>(count)};
+    for (size_t b = 0; b < count; ++b) {
+        if (tables[b] < 0 || static_cast<size_t>(tables[b]) >= gaps.size() / classes)
+            throw InputError("table ", tables[b], " is not there; expected 0 to ", gaps.size() / classes - 1);
+        const auto begin = static_cast<size_t>(drafts.offsets[b]);
+        for (size_t i = begin; i < static_cast<size_t>(drafts.offsets[b + 1]); ++i) {
+            const auto [stated, kind] = classed(drafts, edges, begin, i);
+            const size_t place = static_cast<size_t>(tables[b]) * classes + kind;
+            const bool root = drafts.parents[i] < 0;
+            if (root) out.roots[b] += 1, out.expected[b] += bounded(stated + gaps[place]), out.accepted[b] += accepted[i];
+            if (root || accepted[begin + static_cast<size_t>(drafts.parents[i])])
+                out.counts[place] += 1, out.beyond[place] += (accepted[i] ? 1.0 : 0.0) - stated;
+        }
+    }
+    return out;
 }
 
 Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets, std::span<const double> worth, std::optional<std::span<const int64_t>> nodes) {

@@ -16,6 +16,20 @@ namespace foresay {
 /// parent, then of the others. Throws InputError for drafts without scores and for sizes that do not fit.
 std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps);
 
+/// What verified nodes teach: those whose parent was accepted were tested.
+struct Lessons {
+    std::vector<int64_t> counts;   // of tested nodes by table and class
+    std::vector<double> beyond;    // how many more of them were accepted than were stated to be
+    std::vector<int64_t> roots;    // of each draft its nodes without a parent,
+    std::vector<double> expected;  // the sum of their chances,
+    std::vector<int64_t> accepted; // and how many of them were accepted
+};
+
+/// `accepted`: of each node. `tables`: which table each draft's nodes count for, of those that `gaps` has side by side, each as in
+/// `calibrated`. Throws InputError as `calibrated`, and for a table that is not there.
+Lessons lessons(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps, std::span<const bool> accepted,
+                std::span<const int32_t> tables);
+
 struct Ranked {
     std::vector<int64_t> order;  // nodes of all drafts, by falling gain
     std::vector<double> gains;   // in that order

@@ -47,6 +47,36 @@ def test_chances_are_products_along_paths(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
+def test_nodes_whose_parent_was_accepted_teach(seed: int) -> None:
+    batch, rng = scored(seed, 4), np.random.default_rng(seed)
+    gaps, tables = rng.normal(0, 0.3, 24), rng.integers(0, 2, 4).astype(np.int32)
+    accepted = rng.random(len(batch.tokens)) < 0.5
+    counts, beyond = np.zeros(24), np.zeros(24)
+    of_roots = np.zeros((3, 4))
+    for at, draft in enumerate(batch):
+        own = accepted[batch.offsets[at] : batch.offsets[at + 1]].tolist()
+        if not own:
+            continue
+        chances = calibrated(DraftBatch.of([draft]), gaps.reshape(2, 12)[tables[at]])
+        assert draft.scores is not None
+        for node, parent in enumerate(draft.parents.tolist()):
+            ratio = draft.scores[node].item()
+            if parent < 0:
+                of_roots[:, at] += 1, chances[node], own[node]
+            else:
+                ratio /= max(1e-9, draft.scores[parent].item())
+            if parent < 0 or own[parent]:
+                kind = sum(edge < ratio for edge in EDGES.tolist()) + (6 if parent >= 0 else 0)
+                counts[12 * tables[at] + kind] += 1
+                beyond[12 * tables[at] + kind] += own[node] - ratio
+    assert batch.scores is not None
+    of = (batch.tokens, batch.parents, batch.offsets, batch.scores)
+    found = _core.lessons(*of, EDGES, gaps, accepted, tables)
+    for one, wanted in zip(found, (counts, beyond, *of_roots), strict=True):
+        assert np.array_equal(one, wanted)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_the_order_is_by_gain_then_by_place_then_by_draft(seed: int) -> None:
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, 6, 5)

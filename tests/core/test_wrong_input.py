@@ -53,6 +53,14 @@ COSTS = {"knots": doubles(1, 9), "shape": doubles(1, 2), "extras": (0.0, 0.0, 0.
 BESIDES = {"other_rows": 0, "other_reads": 0, "tokens": 1.0, "seconds": 0.0}
 HEADS = {"query": floats(1, 4, 4, 8), "key": floats(1, 2, 4, 8), "value": floats(1, 2, 4, 6)}
 SEEN = {"layer": 0, "out": floats(1, 4, 4, 6, fill=7), "scaling": 0.5}
+SCORED = DRAFTS | {"scores": floats(1), "edges": np.linspace(0.1, 0.9, 5), "gaps": np.zeros(12)}
+LESSONS = SCORED | {"accepted": np.ones(1, bool), "tables": ints(0)}
+NO_DRAFT = {"draft_tokens": ints(), "draft_parents": ints(), "draft_offsets": ints(0)}
+STEP = {f"draft_{name}": value for name, value in DRAFTS.items()}
+STEP |= {"tokens": ints(5, 6), "offsets": ints(0, 2), "needs_logits": np.ones(1, bool)}
+STEP |= {"prefill": ints(1), "prefill_logits": ints(1)}
+KEPT = {"tokens": ints(0, 2), "path": ints(0), "path_offsets": ints(0, 1)}
+KEPT |= {"parents": ints(-1), "offsets": ints(0, 1)}
 Given = dict[str, Any]
 # What can be called, and with what: two rows for most.
 RIGHT: dict[str, tuple[Callable[..., object], Given]] = {
@@ -75,10 +83,10 @@ RIGHT: dict[str, tuple[Callable[..., object], Given]] = {
     "subtract": (_core.subtract, WALKS | PROBS | {"totals": np.ones(2), "sums": np.ones(2)}),
     "draw": (_core.draw, {"residual": np.ones((2, 5)), "coins": np.full(2, 0.5), "threads": 1}),
     "check_drafts": (_core.check_drafts, {**DRAFTS, "scores": None}),
-    "calibrated": (
-        _core.calibrated,
-        DRAFTS | {"scores": floats(1), "edges": np.linspace(0.1, 0.9, 5), "gaps": np.zeros(12)},
-    ),
+    "calibrated": (_core.calibrated, SCORED),
+    "lessons": (_core.lessons, LESSONS),
+    "step_rows": (_core.step_rows, STEP),
+    "kept_rows": (_core.kept_rows, KEPT),
     "ranked": (
         _core.ranked,
         {"chances": doubles(0.5), "offsets": ints(0, 1), "worth": doubles(1), "nodes": None},
@@ -225,6 +233,26 @@ CASES: list[Case] = [
     wrong("calibrated", "^gaps has 3 values; expected 12$", gaps=np.zeros(3)),
     wrong("calibrated", "^there are 1 tokens but 2 scores; expected one", scores=floats(2)),
     wrong("calibrated", r"^parents\[0\] is 0; expected -1 to -1 for node 0", parents=ints(0)),
+    wrong("lessons", "^gaps has 3 values; expected 12 for each table$", gaps=np.zeros(3)),
+    wrong("lessons", "^accepted has 2 values; expected 1$", accepted=np.ones(2, bool)),
+    *(wrong("lessons", f"^table {n} is not there; expected", tables=ints(n)) for n in (-1, 1)),
+    wrong("step_rows", "^the offsets of the tokens do not rise", offsets=ints(0, 3)),
+    wrong("step_rows", "^the drafts' offsets has 1 values", **NO_DRAFT),
+    wrong("step_rows", "^prefill has 0 values; expected 1$", prefill=ints()),
+    wrong("step_rows", "^prefill_logits has 2 values", prefill_logits=ints(0, 0)),
+    wrong("step_rows", "^text 0 has no tokens; expected", tokens=ints(), offsets=ints(0, 0)),
+    wrong("step_rows", "^text 0 has 1 tokens of prefill, and 2", prefill_logits=ints(2)),
+    wrong("step_rows", r"^parents\[0\] is 0; expected -1 to -1", draft_parents=ints(0)),
+    wrong("kept_rows", "^there are no offsets of tokens", tokens=ints()),
+    *(
+        wrong("kept_rows", f"^the offsets of the {what} do not rise", **{name: ints(1, 2)})
+        for what, name in (("tokens", "tokens"), ("paths", "path_offsets"), ("drafts", "offsets"))
+    ),
+    *(
+        wrong("kept_rows", f"^the path of text 0 goes on with node {n}", path=ints(n))
+        for n in (-1, 1)
+    ),
+    wrong("kept_rows", "^the path of text 0 goes on with node 0", parents=ints(0)),
     *(
         wrong("ranked", rf"^{key}\[0\] is .*; expected a finite number", **{key: doubles(bad)})
         for key in ("chances", "worth")

@@ -34,7 +34,8 @@ from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.errors import UnknownGroup
 from foresay.models.load_transformers import target_of
-from foresay.models.target import SequenceInput, Target
+from foresay.models.parts import StepParts
+from foresay.models.target import Target
 from models import zoo
 from models.targets import zoo_target
 
@@ -97,11 +98,15 @@ def test_a_wrong_engine_is_found(target: Target, monkeypatch: pytest.MonkeyPatch
     """Keeping the wrong rows of a tree must change the text, or these tests prove nothing."""
     asked = list(zip(prompts(8), ASKED, strict=True))
     expected, drafter = wanted(target, asked), Scripted(known(target, asked), wrong=0.4)
-    monkeypatch.setattr(
-        SequenceInput,
-        "keep",
-        lambda part, path=(): part.kv.keep(np.arange(len(part.tokens) + len(path), dtype=np.int32)),
-    )
+    right = StepParts._rows_of
+
+    def first_rows(parts: StepParts, *path: Any) -> Any:
+        """The first rows of each text, in place of the accepted ones."""
+        bounds = right(parts, *path)[1]
+        counts = np.diff(bounds)
+        return np.concatenate([np.arange(n, dtype=np.int32) for n in counts]), bounds
+
+    monkeypatch.setattr(StepParts, "_rows_of", first_rows)
     assert tokens_of(answers(Engine(target, drafter, policy="fixed"), asked)) != expected
 
 

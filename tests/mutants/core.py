@@ -22,6 +22,13 @@ CORE = (
         "tests/core/test_ranking.py::test_the_order_is_by_gain_then_by_place_then_by_draft",
     ),
     Mutant(
+        "an accepted node of packed parts is stored as the one before it",
+        "csrc/step/rows.cpp",
+        "rows.push_back(size + node), above = node;",
+        "rows.push_back(size + node - 1), above = node;",
+        "tests/models/test_parts.py::test_packed_and_one_by_one_are_the_same",
+    ),
+    Mutant(
         "drafted rows are chosen with the noise of the text's end",
         "csrc/sampling/match.cpp",
         "static_cast<uint32_t>(in.positions[request] + depth)",

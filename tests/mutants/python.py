@@ -41,7 +41,7 @@ PYTHON = (
         "a preempted answer is computed again as prefill",
         "src/foresay/engine/request.py",
         "return max(self._prompt - 1 - self.stored, 0)",
-        "return max(self._length - 1 - self.stored, 0)",
+        "return max(self.length - 1 - self.stored, 0)",
         "tests/engine/test_prefill_and_decode.py::test_a_preempted_answer_is_decoded_again",
     ),
     Mutant(
@@ -247,10 +247,17 @@ PYTHON = (
         "tests/engine/test_paused.py::test_nobody_waits_for_a_prefix_that_is_not_computed",
     ),
     Mutant(
+        "a request that sits a step out loses its row of the ledger",
+        "src/foresay/engine/ledger.py",
+        "            self.settle(request)\n            request.ledger = None",
+        "            request.ledger = None",
+        "tests/engine/test_ledger.py::test_each_request_gets_the_steps_that_it_was_in",
+    ),
+    Mutant(
         "a drafter gets the path that the step goes on with",
         "src/foresay/engine/drafting.py",
-        "for at in told], verdicts.copy())",
-        "for at in told], verdicts)",
+        "for request in told], verdicts.copy())",
+        "for request in told], verdicts)",
         "tests/engine/test_engine_bad_drafters.py::"
         "test_a_drafter_may_write_into_all_that_it_is_given",
     ),

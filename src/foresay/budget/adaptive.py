@@ -40,6 +40,7 @@ from foresay.errors import InputError
 
 __all__ = ["Adaptive"]
 
+_NONE = np.empty(0, np.int32)
 _LEAST_REACH = 8  # nodes
 _FORGETS = 0.95  # a step's share of what the last steps verified
 _LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
@@ -108,7 +109,7 @@ class Adaptive:
         load = self._with_worth(load)
         if load.weights is not None:
             left = np.where(load.weights >= _LEAST_WORTH, load.tokens_left, 0).tolist()
-        self._drafting_for = sum(n > 1 for n in left)
+        self._drafting_for = len(left) - left.count(0) - left.count(1)
         if not self._drafting_for:
             return [0] * len(left)
         cap = min(self._most, max(4, self._total // self._drafting_for), self._reach())
@@ -217,9 +218,8 @@ class Adaptive:
             self._calibration.observe(drafts, step.accepted, load.tenants, load.ids)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         drafting = max(step.draft_seconds - self._spent, 0.0)
-        self._draft_size.observe(
-            self._asked, drafting, self._drafting_for, step.chosen.nodes, step.accepted
-        )
+        places = step.chosen.nodes if nodes else _NONE
+        self._draft_size.observe(self._asked, drafting, self._drafting_for, places, step.accepted)
         self._price.observe(step, self._plain)
         self._settle(step, load, rows + nodes, reads, keys)
 

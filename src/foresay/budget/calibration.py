@@ -45,6 +45,9 @@ _MEMORY_DRAFTS = 20.0  # drafts of a request that count
 _UNSCORED = 0.7  # chance of a node without a score: what prompt lookup reaches on copied text
 _REMEMBERED = 4096  # requests whose factor is kept
 _EDGES = 1 / (1 + np.exp(-np.linspace(-6.0, 6.0, 17)))  # of the classes: alike in log odds
+_NEW = (0.0, 0.0, 1.0)  # of a request without drafts
+_FADES = 1 - 1 / _MEMORY
+_FADES_DRAFTS = 1 - 1 / _MEMORY_DRAFTS
 _CLASSES = 2 * (len(_EDGES) + 1)  # of first and later tokens
 
 
@@ -65,7 +68,9 @@ class Calibration:
 
     def __init__(self) -> None:
         self._tables = ByTenant(_Table)
-        self._of: dict[int, tuple[float, float]] = {}  # expected and accepted; oldest first
+        # Of the first tokens of a request's drafts: how many were expected and accepted, and the
+        # factor that comes of it; oldest first.
+        self._of: dict[int, tuple[float, float, float]] = {}
 
     def __call__(self, drafts: DraftBatch, tenants: Tenants = None) -> Float64s:
         """The chance of each node of `drafts`; never more than its parent's."""
@@ -82,11 +87,8 @@ class Calibration:
 
     def factors(self, ids: Int64s) -> Float64s:
         """What to multiply the chances of each request's nodes by: at most 1."""
-        found = []
-        for request in ids.tolist():
-            expected, accepted = self._of.get(request, (0.0, 0.0))
-            found.append(min(1.0, (accepted + _PRIOR_DRAFTS) / (expected + _PRIOR_DRAFTS)))
-        return np.array(found)
+        of = self._of
+        return np.array([of.get(request, _NEW)[2] for request in ids.tolist()])
 
     def observe(
         self,
@@ -99,37 +101,33 @@ class Calibration:
 
         ids  a number for each request, None: requests are not told apart
         """
-        if ids is not None:
-            self._observe_requests(ids, drafts, self(drafts, tenants), accepted)
-        parents = drafts.flat_parents
-        stated, kinds = _classed(drafts, parents)
         names, rows = _rows(len(drafts), tenants)
-        if len(names) > 1:
-            kinds += _CLASSES * rows.repeat(sizes_of(drafts.offsets))
-        tested = np.append(accepted, True)[parents[:-1]]
-        kinds, gains = kinds[tested], accepted[tested] - stated[tested]
-        size = len(names) * _CLASSES
-        counts = np.bincount(kinds, minlength=size).reshape(-1, _CLASSES)
-        beyond = np.bincount(kinds, gains, size).reshape(-1, _CLASSES)
-        fades = (1 - 1 / _MEMORY) ** counts
-        for name, fade, count, more in zip(names, fades, counts, beyond, strict=True):
+        gaps = np.concatenate([self._tables[name].gap for name in names])
+        given = drafts.tokens, drafts.parents, drafts.offsets, _scores(drafts)
+        counts, beyond, *of_roots = _core.lessons(*given, _EDGES, gaps, accepted, rows)
+        fades = _FADES**counts
+        for at, name in enumerate(names):
+            own = slice(at * _CLASSES, (at + 1) * _CLASSES)
             table = self._tables[name]
-            table.seen = table.seen * fade + count
-            table.beyond = table.beyond * fade + more
+            table.seen = table.seen * fades[own] + counts[own]
+            table.beyond = table.beyond * fades[own] + beyond[own]
             table.gap = table.beyond / (table.seen + _PRIOR)
+        if ids is not None:
+            self._observe_requests(ids.tolist(), *(each.tolist() for each in of_roots))
 
     def _observe_requests(
-        self, ids: Int64s, drafts: DraftBatch, chances: Float64s, accepted: Bools
+        self, ids: list[int], roots: list[int], expected: list[float], accepted: list[int]
     ) -> None:
-        roots = np.flatnonzero(drafts.parents < 0)
-        owner = np.arange(len(drafts)).repeat(sizes_of(drafts.offsets))[roots]
-        expected = np.bincount(owner, chances[roots], len(drafts)).tolist()
-        found = np.bincount(owner, accepted[roots], len(drafts)).tolist()
-        of, fade = self._of, 1 - 1 / _MEMORY_DRAFTS
-        for at in np.unique(owner).tolist():
-            request = int(ids[at])
-            before = of.pop(request, (0.0, 0.0))
-            of[request] = before[0] * fade + min(1.0, expected[at]), before[1] * fade + found[at]
+        """Learn from each request's first tokens, of which so many were expected and accepted."""
+        of = self._of
+        for request, nodes, chance, found in zip(ids, roots, expected, accepted, strict=True):
+            if not nodes:
+                continue
+            before = of.pop(request, _NEW)
+            wanted = before[0] * _FADES_DRAFTS + min(1.0, chance)
+            won = before[1] * _FADES_DRAFTS + found
+            factor = min(1.0, (won + _PRIOR_DRAFTS) / (wanted + _PRIOR_DRAFTS))
+            of[request] = wanted, won, factor
         while len(of) > _REMEMBERED:
             del of[next(iter(of))]
 
@@ -158,7 +156,7 @@ def _classed(drafts: DraftBatch, parents: Int64s) -> tuple[Float64s, Int64s]:
 def _rows(requests: int, tenants: Tenants) -> tuple[list[str | None], Int32s]:
     """Each tenant once, and which one each request is of; None for requests that have none, or of
     whom it is not said."""
-    if tenants is None:
+    if tenants is None or tenants.count(None) == len(tenants):
         return [None], np.zeros(requests, np.int32)
     row = {tenant: at for at, tenant in enumerate(dict.fromkeys(tenants))}
     return list(row), np.array([row[tenant] for tenant in tenants], np.int32)

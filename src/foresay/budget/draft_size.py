@@ -121,6 +121,10 @@ class DraftSize:
             return  # its gain is not needed
         self._steps += 1
         rate = 1 / min(self._steps, MEMORY)
+        if not len(nodes):
+            for mean in (self._tried, self._won):
+                mean[:asked] -= mean[:asked] * rate
+            return
         size = len(self._tried)
         for mean, found in ((self._tried, None), (self._won, accepted)):
             places = nodes if found is None else nodes[found]

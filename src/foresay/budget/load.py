@@ -24,6 +24,7 @@ __all__ = ["Load", "StepFacts", "Tenants", "within_max_tokens"]
 Int64s: TypeAlias = NDArray[np.int64]
 Float64s: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
+_NONE: Bools = np.empty(0, bool)
 Tenants: TypeAlias = "Sequence[str | None] | None"
 
 
@@ -108,6 +109,8 @@ class StepFacts:
     ) -> StepFacts:
         """The facts from the verdicts on the proposal."""
         batch = VerdictBatch.of(verdicts)
+        if not len(chosen.keep):
+            return cls(load, chosen, _NONE, len(batch.tokens), seconds, draft_seconds)
         accepted = np.zeros(len(chosen.keep), bool)
         starts = chosen.proposal.offsets[:-1]
         accepted[batch.path + starts.repeat(sizes_of(batch.path_offsets))] = True
@@ -127,7 +130,7 @@ def within_max_tokens(drafts: DraftBatch, load: Load) -> Bools:
         raise InputError(
             f"there are {len(drafts)} drafts for {len(load)} requests; expected one each"
         )
-    if drafts.largest < load.fewest_left:
+    if not len(drafts.tokens) or drafts.largest < load.fewest_left:
         return np.ones(len(drafts.tokens), bool)
     within: Bools = drafts.depths < load.tokens_left.repeat(sizes_of(drafts.offsets))
     return within

@@ -37,19 +37,17 @@ def forward_and_verify(target: Target) -> Compute:
         if not step.decoding:  # of which nothing is read, so that it would be timed with the next
             outputs.wait()
         laps.end("forward")
-        own = len(outputs.logits) - sum(part.prefill_logits for part in step.parts)
+        own = len(outputs.logits) - int(step.parts.prefill_logits.sum())
         logits = outputs.logits[:own]
         verified, logprobs = _verify(step, logits)
         began = laps.clock()
         topk = topk_of(logits, wants.topk)
         showing = laps.clock() - began
-        note_prompt_logprobs(
-            [
-                (turn.request, part.prefill_logits)
-                for turn, part in zip(step.turns, step.parts, strict=True)
-            ],
-            outputs.logits[own:],
-        )
+        if own < len(outputs.logits):
+            counts = step.parts.prefill_logits.tolist()
+            prompts = [turn.request for turn in step.turns]
+            pairs = list(zip(prompts, counts, strict=True))
+            note_prompt_logprobs(pairs, outputs.logits[own:])
         return Outcome(verified, logprobs, topk, outputs.hidden, showing)
 
     return compute

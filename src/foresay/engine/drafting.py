@@ -169,27 +169,33 @@ class CheckedDrafter:
 
         Mutates: what it remembers of this step.
         """
-        nothing = Proposal(SelectedNodes.nothing(len(requests)).proposal)
+        if self._drafter is None:
+            return _nothing(len(requests))
+        numbers = [request.number for request in requests]
         # After a step that failed, states still have its drafts: they are replaced by none.
-        stale = not self._open.isdisjoint(request.number for request in requests)
-        if self._drafter is None or not (any(budgets) or stale):
-            return nothing
-        self._open.update(request.number for request in requests)
+        if not any(budgets) and self._open.isdisjoint(numbers):
+            return _nothing(len(requests))
+        self._open.update(numbers)
         try:
-            with self._sharing_kv(requests):
-                states = [request.state for request in requests]
+            states = [request.state for request in requests]
+            if self._able.shares_kv is None:
                 given = self._drafter.propose(states, list(budgets))
+            else:
+                with self._sharing_kv(requests):
+                    given = self._drafter.propose(states, list(budgets))
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
             # A copy: the drafter may write into its arrays before the step ends.
             drafts = packed.without_probs()
             drafts.check()
             check_lengths(len(requests), len(drafts), "drafts")
+            if not len(drafts.tokens):
+                return Proposal(drafts)
             if (sizes_of(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget of {max(budgets)}")
             probs = self._probs(requests, given)
         except Exception as error:
             self._give_up(error)
-            return nothing
+            return _nothing(len(requests))
         if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
             return Proposal(drafts, probs)
         known = drafts.along_paths(np.append(drafts.tokens < self._vocabulary, True), np.minimum)
@@ -220,8 +226,10 @@ class CheckedDrafter:
         rejection. Rule match does not need them."""
         probs: dict[int, Floats] = {}
         for at, request in enumerate(requests):
-            draft = given[at] if request.params.rule == "rejection" else None
-            if draft is not None and draft.probs is not None and len(draft):
+            if not request.rejects:
+                continue
+            draft = given[at]
+            if draft.probs is not None and len(draft):
                 check_probs(draft.probs, draft.tokens, self._vocabulary)
                 probs[at] = draft.probs
         return probs
@@ -244,15 +252,19 @@ class CheckedDrafter:
 
     def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
         """Tell the drafter what was committed; a request without new tokens is left out."""
-        sizes = sizes_of(verdicts.offsets)
-        told = [at for at in range(len(requests)) if sizes[at] and requests[at].begun]
-        if self._drafter is None or not told:
+        if self._drafter is None:
             return
-        self._open.difference_update(requests[at].number for at in told)
+        sizes = sizes_of(verdicts.offsets).tolist()
+        told = [r for r, size in zip(requests, sizes, strict=True) if size and r.begun]
+        if not told:
+            return
+        self._open.difference_update([request.number for request in told])
         if len(told) < len(requests):
-            verdicts = VerdictBatch.of([verdicts[at] for at in told])
+            pairs = zip(requests, sizes, strict=True)
+            kept = [at for at, (r, size) in enumerate(pairs) if size and r.begun]
+            verdicts = VerdictBatch.of([verdicts[at] for at in kept])
         # A copy: whatever the drafter does with it, the step goes on.
-        self._tell(self._drafter.observe, [requests[at].state for at in told], verdicts.copy())
+        self._tell(self._drafter.observe, [request.state for request in told], verdicts.copy())
 
     def finish(self, request: Request) -> None:
         """End a request, if it has begun.
@@ -310,6 +322,10 @@ class CheckedDrafter:
         failure, self._failure = self._failure, None
         if failure is not None:
             warnings.warn(f"the drafter failed, and is not asked again: {failure!r}", stacklevel=4)
+
+
+def _nothing(requests: int) -> Proposal:
+    return Proposal(SelectedNodes.nothing(requests).proposal)
 
 
 def _check_layers(wants: Wants, depth: int) -> None:

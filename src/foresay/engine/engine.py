@@ -14,10 +14,9 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive, sizes_of
+from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive
 from foresay.budget.load import StepFacts
 from foresay.budget.policy import Policy, Pricing, make_policy
 from foresay.budget.selected import SelectedNodes
@@ -25,16 +24,19 @@ from foresay.drafter import Drafter, ExternalDraft, check_lengths
 from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
+from foresay.engine.ledger import Ledger
 from foresay.engine.logprobs import note_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
-from foresay.engine.proposal import with_all_sampled
+from foresay.engine.proposal import that_fits, with_all_sampled
 from foresay.engine.request import FinishReason, Request, check_names, check_prompt_logprobs, fitted
 from foresay.engine.scheduler import ScheduledRequest, Scheduler
 from foresay.engine.step import (
     Outcome,
     Step,
     Timings,
+    append_committed,
+    keep_parts,
     load_of,
     parts_of,
     seen_by_drafter,
@@ -43,7 +45,7 @@ from foresay.engine.step import (
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
-from foresay.models.target import Target, check_target
+from foresay.models.target import KeepsTogether, Target, check_target
 from foresay.sampling.acceptance.verdicts import cut
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
@@ -112,6 +114,8 @@ class Engine:
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self.groups = Groups()
         self._compute = forward_and_verify(target) if compute is None else compute
+        self._keeps_together = target if isinstance(target, KeepsTogether) else None
+        self._ledger = Ledger()
         self._clock = clock
         self._added = 0
         self._mark = object()  # by which it knows its requests
@@ -303,13 +307,17 @@ class Engine:
 
     def _begun(self, turns: list[ScheduledRequest]) -> tuple[list[ScheduledRequest], list[Request]]:
         """The turns of requests that the drafter has begun, and the requests that it refused."""
-        refused = []
+        refused: list[Request] = []
+        if not self.drafter.active:
+            return turns, refused
         for turn in turns:
-            error = self.drafter.begin(turn.request) if turn.whole else None
+            if not turn.whole or turn.request.begun:
+                continue
+            error = self.drafter.begin(turn.request)
             if error is not None:
                 self._finish(turn.request, "error", error)
                 refused.append(turn.request)
-        return [turn for turn in turns if not turn.request.finished], refused
+        return [turn for turn in turns if not turn.request.finished] if refused else turns, refused
 
     def _draft(self, turns: list[ScheduledRequest]) -> Step:
         """Ask for drafts, and choose the nodes that are verified."""
@@ -317,37 +325,29 @@ class Engine:
         load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self.drafter.active else [0] * len(decoding)
         check_lengths(len(decoding), len(budgets), "budgets of the policy")
-        # For drafts that may be sampled, memory is reserved before they are sampled: the size of a
-        # draft can depend on its tokens (see `with_all_sampled`).
-        budgets = [
-            0 if r.params.rule == "rejection" and n and not self.scheduler.reserve(r, n) else n
-            for r, n in zip(decoding, budgets, strict=True)
-        ]
-        weighed = self.drafter.weighs and any(budgets)
-        pricing = self._pricing if weighed else None
+        drafting = any(budgets)
+        if drafting and True in [request.rejects for request in decoding]:
+            # For drafts that may be sampled, memory is reserved before they are sampled: the size
+            # of a draft can depend on its tokens (see `with_all_sampled`).
+            budgets = [
+                0 if r.rejects and n and not self.scheduler.reserve(r, n) else n
+                for r, n in zip(decoding, budgets, strict=True)
+            ]
+            drafting = any(budgets)
+        pricing = self._pricing if drafting and self.drafter.weighs else None
         if pricing is not None:
             self.drafter.price(*pricing.price(load))
         proposal = self.drafter.propose(decoding, budgets)
         if pricing is not None:
             pricing.spent(self.drafter.weighed_seconds())
-        if not any(budgets):
+        if not drafting:
             return Step(turns, decoding, load, SelectedNodes.nothing(len(decoding)), {})
         chosen = self.policy.choose(proposal.drafts, load)
         if proposal.known is not None:
             chosen = chosen.only(proposal.known)
-        chosen = self._that_fits(decoding, with_all_sampled(chosen, proposal, load))
+        chosen = with_all_sampled(chosen, proposal, load)
+        chosen = that_fits(decoding, chosen, self.scheduler.reserve)
         return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
-
-    def _that_fits(self, decoding: list[Request], chosen: SelectedNodes) -> SelectedNodes:
-        """The drafts for which there is memory."""
-        sizes = sizes_of(chosen.drafts.offsets)
-        fits = [
-            not size or self.scheduler.reserve(request, int(size))
-            for request, size in zip(decoding, sizes, strict=True)
-        ]
-        if all(fits):
-            return chosen
-        return chosen.only(np.repeat(fits, sizes_of(chosen.proposal.offsets)))
 
     def _commit(self, step: Step, outcome: Outcome) -> VerdictBatch:
         """Find stops, store keys and values, tell the drafter, and finish what has ended."""
@@ -357,12 +357,9 @@ class Engine:
         began = self._clock()
         verdicts = seen_by_drafter(step, outcome, verified)  # here rows become nodes
         self.drafter.shown(outcome.showing + self._clock() - began)
-        each = iter(verified.verdicts)
-        for turn, part in zip(step.turns, step.parts, strict=True):
-            part.keep(next(each).path if turn.whole else ())
+        keep_parts(step, verified.verdicts, self._keeps_together)
         self.drafter.note_sources(step.decoding, verdicts)
-        for request, verdict in zip(step.decoding, verdicts, strict=True):
-            request.append(verdict.tokens)
+        append_committed(step.decoding, verdicts)
         self.drafter.observe(step.decoding, verdicts)
         for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending
@@ -376,7 +373,7 @@ class Engine:
         seconds = took["forward"] + took["verify"]
         self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, took["draft"])
         self.policy.observe(self.last_step)
-        step.count(verdicts, laps)
+        step.count(verdicts, laps, self._ledger)
 
     def _finish(
         self, request: Request, reason: FinishReason, error: ForesayError | None = None

@@ -45,6 +45,8 @@ class Pages:
         nothing has changed.
         """
         pages, held = pages_of(tokens), self._held.get(holder, 0)
+        if pages == held and held:
+            return True
         in_use = self.in_use + pages - held
         if pages > held and in_use > self.total:
             return False
@@ -64,6 +66,10 @@ class Pages:
         """Take back the pages of all other holders."""
         for holder in self._held.keys() - holders:
             self.release(holder)
+
+    def held(self, holder: Hashable) -> int:
+        """How many pages `holder` holds."""
+        return self._held.get(holder, 0)
 
     def holds(self, holder: Hashable) -> bool:
         """Whether `holder` holds pages.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay.arrays import Floats, Int32s
+from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.budget.load import Load, within_max_tokens
 from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
+from foresay.engine.request import Request
 from foresay.errors import InputError
 
-__all__ = ["Proposal", "check_probs", "with_all_sampled"]
+__all__ = ["Proposal", "check_probs", "that_fits", "with_all_sampled"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +59,20 @@ def with_all_sampled(chosen: SelectedNodes, proposal: Proposal, load: Load) -> S
         own = slice(drafts.offsets[at], drafts.offsets[at + 1])
         keep[own] = within[own]
     return SelectedNodes(drafts, keep)
+
+
+def that_fits(
+    requests: Sequence[Request], chosen: SelectedNodes, reserve: Callable[[Request, int], bool]
+) -> SelectedNodes:
+    """The drafts for which there is memory: `reserve` holds it for so many nodes of a request, and
+    says whether it could."""
+    if not len(chosen.drafts.tokens):
+        return chosen
+    sizes = sizes_of(chosen.drafts.offsets).tolist()
+    fits = [not size or reserve(one, size) for one, size in zip(requests, sizes, strict=True)]
+    if all(fits):
+        return chosen
+    return chosen.only(np.repeat(fits, sizes_of(chosen.proposal.offsets)))
 
 
 def check_probs(probs: Floats, tokens: Int32s, width: int) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
-from foresay.counts import tokens_per_step
 from foresay.drafter import ExternalDraft, Source
+from foresay.engine.ledger import PHASES, Ledger, RequestStats
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.logprobs import TokenLogprob
@@ -31,42 +31,6 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
-PHASES = ("schedule", "draft", "forward", "verify", "commit")
-
-
-@dataclass(slots=True)
-class RequestStats:
-    """What a request took. Seconds are its share of the steps that it was in."""
-
-    steps: int = 0
-    """Forward passes in which a token of the answer was chosen."""
-    drafted: int = 0
-    accepted: int = 0
-    tokens: int = 0
-    prompt_tokens: int = 0
-    shared_tokens: int = 0
-    """Prompt tokens that came from the prefix cache."""
-    preemptions: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-
-    @property
-    def tokens_per_step(self) -> float:
-        """See `foresay.counts`."""
-        return tokens_per_step(self.tokens, self.steps)
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return {
-            "steps": self.steps,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "tokens": self.tokens,
-            "prompt_tokens": self.prompt_tokens,
-            "shared_tokens": self.shared_tokens,
-            "preemptions": self.preemptions,
-            "tokens_per_step": round(self.tokens_per_step, 4),
-            "seconds": {phase: round(spent, 6) for phase, spent in self.seconds.items()},
-        }
 
 
 def check_names(group: object, tenant: object) -> None:
@@ -138,6 +102,7 @@ class Request:
     seed             of the noise that samples its tokens. Under rule rejection it is told to the
                      drafter only: drafts may come from earlier answers to the same seed, and what
                      decides about a draft must not have decided about these. So the noise is new
+    length           tokens of prompt and answer
     token_ids        the answer so far
     sources          where each of its tokens was drafted from, if that is noted
     prompt_logprobs  one for each prefilled token of the prompt, if they were asked for; None for
@@ -176,27 +141,39 @@ class Request:
         if prompt_logprobs is not None:
             self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
         self.sources: list[Source] = []
-        self.stats = RequestStats(prompt_tokens=len(prompt))
+        self.counted = RequestStats(prompt_tokens=len(prompt))  # without what the ledger has
+        self.ledger: Ledger | None = None
         self.kv: TextKv | None = None
+        self.decode_turn: Any = None  # the scheduler's, of a step in which it decodes
         self.state: Any = None  # the drafter's
         self.begun = False  # whether the drafter has begun the request
         self.external_drafts: list[ExternalDraft] = []  # that came before that
         self.paused = False  # whether it sits steps out
         # Checked once, here; each step's ask is made from it without checking the text again.
-        noise = new_seed() if params.rule == "rejection" else seed
+        self.rejects = params.rule == "rejection"
+        noise = new_seed() if self.rejects else seed
         self._ask = VerificationInput(params, noise, prompt, (), stops)
         self._tokens = np.empty(len(prompt) + 64, np.int32)
         self._tokens[: len(prompt)] = prompt
         self._prompt = len(prompt)
-        self._length = len(prompt)
+        self.most = len(prompt) + params.max_tokens  # tokens of prompt and answer
+        self.length = len(prompt)
+        self.last = int(prompt[-1])  # token of the text
 
     def __len__(self) -> int:
         """Tokens of prompt and answer."""
-        return self._length
+        return self.length
 
     def __repr__(self) -> str:
-        answer = self._length - self._prompt
+        answer = self.length - self._prompt
         return f"Request({self.number}: {self._prompt} tokens, then {answer}, {self.status})"
+
+    @property
+    def stats(self) -> RequestStats:
+        """What it took so far."""
+        if self.ledger is not None:
+            self.ledger.settle(self)
+        return self.counted
 
     @property
     def status(self) -> str:
@@ -218,17 +195,17 @@ class Request:
     @property
     def tokens(self) -> Int32s:
         """Prompt and answer; a view that is good until the next step."""
-        return self._tokens[: self._length]
+        return self._tokens[: self.length]
 
     @property
     def token_ids(self) -> list[int]:
-        ids: list[int] = self._tokens[self._prompt : self._length].tolist()
+        ids: list[int] = self._tokens[self._prompt : self.length].tolist()
         return ids
 
     @property
     def pending(self) -> Int32s:
         """The end of the text that is not in the KV cache yet: never empty."""
-        return self._tokens[self.stored : self._length]
+        return self._tokens[self.stored : self.length]
 
     @property
     def stored(self) -> int:
@@ -247,14 +224,14 @@ class Request:
     @property
     def tokens_left(self) -> int:
         """How many tokens the answer may still get."""
-        return self.params.max_tokens - (self._length - self._prompt)
+        return self.most - self.length
 
     @property
     def ending(self) -> FinishReason | None:
         """Why the answer ends with its last token, if it does."""
         if self.answer is not None and self.answer.stopped is not None:
             return "stop"
-        if int(self._tokens[self._length - 1]) in self.stops:
+        if self.last in self._ask.stops:
             return "stop"
         return "length" if self.tokens_left == 0 else None
 
@@ -263,15 +240,25 @@ class Request:
 
         Valid until: the next step.
         """
-        return self._ask.along(self._tokens[self._prompt : self._length])
+        return self._ask.along(self._tokens[self._prompt : self.length])
 
     def append(self, tokens: Int32s) -> None:
-        """Add committed tokens to the text."""
-        end = self._length + len(tokens)
+        """Add committed tokens, at least one, to the text."""
+        begin, end = self.length, self.length + len(tokens)
         if end > len(self._tokens):
             grown = np.empty(max(end, 2 * len(self._tokens)), np.int32)
-            grown[: self._length] = self._tokens[: self._length]
+            grown[:begin] = self._tokens[:begin]
             self._tokens = grown
-        self._tokens[self._length : end] = tokens
-        self._length = end
-        self.stats.tokens += len(tokens)
+        self._tokens[begin:end] = tokens
+        self.length, self.last = end, int(tokens[-1])
+        self.counted.tokens += end - begin
+
+    def append_one(self, token: int) -> None:
+        """`append` of one token, sooner."""
+        end = self.length
+        if end == len(self._tokens):
+            self.append(np.array([token], np.int32))
+            return
+        self._tokens[end] = token
+        self.length, self.last = end + 1, token
+        self.counted.tokens += 1

@@ -73,16 +73,24 @@ class Scheduler:
         self._whole = False
         for request in list(self.running):
             # Requests preempted for another are not running any more.
-            if request in self.running and not request.paused:
-                if request.kv is not None and request.stored >= len(request):
-                    request.kv.cut(len(request) - 1)  # what a drafter that shares it left there
-                self._hold(request, len(request) + 1)
+            if request.paused or (kv := request.kv) is None:
+                continue
+            if kv.length >= request.length:
+                kv.cut(request.length - 1)  # what a drafter that shares it left there
+            if self.pages.held(request) != pages_of(request.length + 1):
+                self._hold(request, request.length + 1)
         ready = [request for request in self.running if not request.paused][: self.max_running]
         room = self.max_running - len(ready)
-        turns = [ScheduledRequest(r, 1, True) for r in ready if len(r.pending) == 1]
-        rows = self.max_rows - len(turns)
+        turns: list[ScheduledRequest] = []
+        long: list[Request] = []
         for request in ready:
-            if rows > 0 and len(request.pending) > 1:
+            if request.kv is not None and request.length - request.kv.length == 1:
+                turns.append(request.decode_turn)
+            else:
+                long.append(request)
+        rows = self.max_rows - len(turns)
+        for request in long:
+            if rows > 0:
                 turns.append(ScheduledRequest.of(request, rows))
                 rows -= turns[-1].tokens
         while rows > 0 and room > 0:
@@ -169,7 +177,7 @@ class Scheduler:
         self.pages.release(request)
         if cache:
             self.prefixes.cache(request)
-        request.kv = None
+        request.kv = request.decode_turn = None
 
     def _admit(self) -> Request | None:
         """Admit the first waiting request that can begin now."""
@@ -192,7 +200,8 @@ class Scheduler:
                 self.pages.release(request)
                 raise
             request.kv = kv
-            request.stats.shared_tokens = length
+            request.decode_turn = ScheduledRequest(request, 1, True)
+            request.counted.shared_tokens = length
             self.running.append(request)
             self.waiting.remove(request)
             self.prefixes.begin(request)
@@ -229,4 +238,4 @@ class Scheduler:
         """Drop the KV cache of a request; it is computed again when it is admitted."""
         self.waiting.appendleft(request)
         self._release(request, cache=False)
-        request.stats.preemptions += 1
+        request.counted.preemptions += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
@@ -11,14 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresay.arrays import Floats, Int32s, sizes_of
+from foresay.arrays import Floats, Int32s, offsets_of, sizes_of
 from foresay.budget.load import Load
 from foresay.budget.selected import SelectedNodes
 from foresay.budget.urgency import urgency
+from foresay.draft import DraftBatch
+from foresay.engine.ledger import Ledger
 from foresay.engine.request import Request
 from foresay.engine.scheduler import ScheduledRequest
 from foresay.errors import ForesayError, InputError
-from foresay.models.target import SequenceInput, Target
+from foresay.models.parts import StepParts
+from foresay.models.target import KeepsTogether, Target
 from foresay.sampling.acceptance.upload import download, upload
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.logprobs import Logprobs
@@ -28,6 +32,8 @@ __all__ = [
     "Outcome",
     "Step",
     "Timings",
+    "append_committed",
+    "keep_parts",
     "load_of",
     "parts_of",
     "seen_by_drafter",
@@ -47,21 +53,20 @@ class Step:
     """The drafted nodes that are verified, one draft for each request in `decoding`."""
     draft_probs: dict[int, Floats]
     """What drafted tokens were sampled from under rule rejection, by index in `decoding`."""
-    parts: list[SequenceInput] = field(default_factory=list)
+    parts: StepParts = field(init=False)
     """The inputs of the model, one for each turn."""
 
-    def count(self, verdicts: VerdictBatch, laps: Timings) -> None:
+    def count(self, verdicts: VerdictBatch, laps: Timings, ledger: Ledger) -> None:
         """Add the step to the statistics of its requests."""
-        for turn in self.turns:
-            spent = turn.request.stats.seconds
-            for phase, lap in laps.seconds.items():
-                spent[phase] += lap / len(self.turns)
+        shares = {phase: lap / len(self.turns) for phase, lap in laps.seconds.items()}
+        if len(self.decoding) < len(self.turns):
+            for turn in self.turns:
+                if not turn.whole:
+                    spent = turn.request.counted.seconds
+                    for phase, share in shares.items():
+                        spent[phase] += share
         drafted = sizes_of(self.chosen.drafts.offsets)
-        accepted = sizes_of(verdicts.path_offsets)
-        for at, request in enumerate(self.decoding):
-            request.stats.steps += 1
-            request.stats.drafted += int(drafted[at])
-            request.stats.accepted += int(accepted[at])
+        ledger.note(self.decoding, shares, drafted, sizes_of(verdicts.path_offsets))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,22 +101,68 @@ class Timings:
         self._begin = now
 
 
-def parts_of(step: Step, target: Target) -> list[SequenceInput]:
+def parts_of(step: Step, target: Target) -> StepParts:
     """Each request's part of the forward pass."""
-    drafts = iter(step.chosen.drafts)
-    return [
-        SequenceInput.of(
-            target,
-            r.kv,
-            r.pending[: turn.tokens],
-            next(drafts) if turn.whole else None,
-            needs_logits=turn.whole,
-            prefill=(prefill := min(turn.tokens, r.prefill_left)),
-            prefill_logits=min(prefill, max(r.stored + prefill + 1 - r.prompt_logprobs_done, 0)),
-        )
-        for turn in step.turns
-        if (r := turn.request).kv is not None
+    turns, drafts = step.turns, step.chosen.drafts
+    requests = step.decoding
+    if len(requests) == len(turns) and not step.load.other_rows:  # all of them decode
+        kvs = [r.kv for r in requests if r.kv is not None]
+        last = np.array([r.last for r in requests], np.int32)
+        before = step.load.contexts.astype(np.int32) - 1
+        return StepParts.decoding(target, kvs, last, drafts, before)
+    requests = [turn.request for turn in turns]
+    whole = np.array([turn.whole for turn in turns])
+    sizes = [turn.tokens for turn in turns]
+    stored = [r.stored for r in requests]
+    pairs = list(zip(requests, sizes, strict=True))
+    prefill = [min(size, r.prefill_left) for r, size in pairs]
+    logits = [
+        min(given, max(before + given + 1 - r.prompt_logprobs_done, 0))
+        for r, given, before in zip(requests, prefill, stored, strict=True)
     ]
+    return StepParts(
+        target,
+        [r.kv for r in requests if r.kv is not None],
+        np.concatenate([r.pending[:size] for r, size in pairs]),
+        offsets_of(sizes),
+        _for_all(drafts, whole),
+        needs_logits=whole,
+        prefill=np.array(prefill, np.int32),
+        prefill_logits=np.array(logits, np.int32),
+        stored=np.array(stored, np.int32),
+    )
+
+
+def _for_all(drafts: DraftBatch, whole: NDArray[np.bool_]) -> DraftBatch:
+    """The drafts of the turns that are `whole`, with an empty one for each of the others."""
+    counts = np.zeros(len(whole), np.int32)
+    counts[whole] = sizes_of(drafts.offsets)
+    offsets = offsets_of(counts.tolist())
+    return DraftBatch._trusted(drafts.tokens, drafts.parents, offsets, drafts.scores)
+
+
+def keep_parts(step: Step, verdicts: VerdictBatch, together: KeepsTogether | None) -> None:
+    """Store what was committed of each text."""
+    parts = step.parts
+    if len(verdicts) < len(parts):  # some are prefilled only
+        whole = np.array([turn.whole for turn in step.turns])
+        lengths = np.zeros(len(parts), np.int32)
+        lengths[whole] = sizes_of(verdicts.path_offsets)
+        offsets = offsets_of(lengths.tolist())
+        verdicts = VerdictBatch._trusted(verdicts.tokens, offsets, verdicts.path, offsets)
+    parts.keep(verdicts, together)
+
+
+def append_committed(requests: Sequence[Request], verdicts: VerdictBatch) -> None:
+    """Add each verdict's tokens to the text of its request, and a step to its statistics."""
+    tokens, bounds = verdicts.tokens, verdicts.offsets.tolist()
+    listed = tokens.tolist()
+    for request, (begin, end) in zip(requests, pairwise(bounds), strict=True):
+        if end - begin == 1:
+            request.append_one(listed[begin])
+        elif end > begin:
+            request.append(tokens[begin:end])
+        request.counted.steps += 1
 
 
 def until_texts_end(
@@ -122,12 +173,14 @@ def until_texts_end(
     """
     failures = dict(verified.failures)
     sizes = sizes_of(verified.verdicts.offsets).astype(np.int64)
-    for at, request in enumerate(step.decoding):
-        if request.answer is None:
+    texts = [request.answer for request in step.decoding]
+    for at, text in enumerate(texts):
+        if text is None:
             continue
+        request = step.decoding[at]
         for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
             try:
-                ends = token not in request.stops and request.answer.add(token)
+                ends = token not in request.stops and text.add(token)
             except Exception as error:  # of `decode`
                 failures[at] = InputError(f"the answer's tokens cannot be decoded: {error!r}")
                 sizes[at] = 0
@@ -163,19 +216,23 @@ def load_of(turns: Sequence[ScheduledRequest], *, requests_wait: bool) -> Load:
     Where the caller waits for several answers together, tokens count by the chance that their
     request ends last; not while `requests_wait`: they could be admitted after any end.
     """
-    rows = reads = 0
-    for turn in turns:
-        others = turn.tokens - turn.whole
-        rows += others
-        reads += others * (turn.request.stored + (others + 1) // 2)
     decoding = [turn.request for turn in turns if turn.whole]
-    tokens_left = np.array([request.tokens_left for request in decoding], np.int64)
+    rows = reads = 0
+    new = sum([turn.tokens for turn in turns])
+    if new > len(decoding):
+        for turn in turns:
+            others = turn.tokens - turn.whole
+            if others:
+                rows += others
+                reads += others * (turn.request.stored + (others + 1) // 2)
+    contexts = np.array([request.length for request in decoding], np.int64)
+    tokens_left = np.array([request.most for request in decoding], np.int64) - contexts
     weights = None
-    if len(decoding) > 1 and not requests_wait and all(request.together for request in decoding):
-        stats = [request.stats for request in decoding]
+    if len(decoding) > 1 and not requests_wait and False not in [r.together for r in decoding]:
+        stats = [request.counted for request in decoding]
         weights = urgency(tokens_left, [s.tokens for s in stats], [s.steps for s in stats])
     return Load(
-        contexts=np.array([len(request) for request in decoding], np.int64),
+        contexts=contexts,
         tokens_left=tokens_left,
         other_rows=rows,
         other_reads=reads,

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from foresay.arrays import Int32s
 from foresay.errors import InputError
 from foresay.models.attention import AttentionPass
+from foresay.models.parts import kvs_of
 from foresay.models.passes import forward_pass, named_layers
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
@@ -212,7 +213,7 @@ class PlainTarget:
 
     def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
-        kvs: list[Any] = [part.kv for part in parts]
+        kvs = kvs_of(parts)
         step = PlainStep(kvs, rows, self.kept)
         positions = torch.tensor(np.array(step.positions), device=self.device)
         attention = AttentionPass(step, self.layers, 1)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ __all__ = [
     "Hidden",
     "InPlaceTarget",
     "LoadedTarget",
+    "KeepsTogether",
     "Outputs",
     "SequenceInput",
     "Target",
@@ -168,6 +169,20 @@ class InPlaceTarget(LoadedTarget, Protocol):
 
         Mutates: the version. Valid until: for ever; texts of the old version must not be used any
         more.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsTogether(Protocol):
+    """A target that stores the rows of many texts in one call, which an engine then prefers to one
+    `TextKv.keep` for each."""
+
+    def keep_together(self, kvs: Sequence[Any], rows: Int32s, offsets: Int32s, /) -> None:
+        """`kvs[i].keep(rows[offsets[i]:offsets[i + 1]])` for each i.
+
+        Mutates: the texts. Valid until: for ever. Raises: as `TextKv.keep`. GIL: released during
+        long work.
         """
         ...
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy as copy_of
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from foresay.models.cpu.quantised_decoder import quantised_config, quantised_dec
 from foresay.models.cpu.stored_decoder import decoder_of
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.options import LoadOptions
+from foresay.models.parts import kvs_of
 from foresay.models.remembered import Memory, is_remembering
 from foresay.models.replacing import cannot_replace
 from foresay.models.rows import StepRows
@@ -75,7 +75,7 @@ class StoredTarget:
                 "as they are stored give the last ones only; expected True or False"
             )
         rows = StepRows.of(parts)
-        kvs: list[Any] = [part.kv for part in parts]
+        kvs = kvs_of(parts)
         step = AttentionStep(kvs, rows.offsets, rows.parents, kept=self.kept)
         logits = np.empty((len(rows.needed), self.vocabulary), np.float32)
         states = np.empty((len(rows.needed), self.decoder.width), np.float32) if hidden else None

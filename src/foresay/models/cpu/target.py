@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy as copy_of
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from foresay.models.attention import AttentionPass
 from foresay.models.cpu.decoder_layers import CoreDecoderLayer
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
 from foresay.models.cpu.linears import PackedLinear, prefilling
+from foresay.models.parts import kvs_of
 from foresay.models.passes import forward_pass, named_layers
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
@@ -74,7 +74,7 @@ class CpuTarget:
 
     def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
-        kvs: list[Any] = [part.kv for part in parts]
+        kvs = kvs_of(parts)
         step = AttentionStep(kvs, rows.offsets, rows.parents, kept=self.kept)
         attention = AttentionPass(step, self.layers, self.threads)
         positions = torch.from_numpy(step.positions)

@@ -1,8 +1,6 @@
 """Part `kernels` of gpu.py: tree attention against a float64 reference on random ragged trees, its
 time against torch's attention with a mask; and whether the bits of a product of matrices depend on
 how many rows there are.
-
-`tree_attention` and `product` below are the places where the package's own functions are called.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+from foresay._core import PagedStep, PagedText, PagePool
 from gpu_bench import Bench, OutOfTime, draft_of, said, timed
 
 ROW_COUNTS = (1, 2, 8, 9, 16, 17, 32, 64, 128, 256)
@@ -115,15 +114,80 @@ def reference(text: Text, case: Case) -> Tensor:
 
 def tree_attention(texts: Sequence[Text], case: Case) -> Callable[[], Sequence[Tensor]] | None:
     """The package's own tree attention over these texts, ready to be called again and again: it
-    gives [rows, heads, d] for each text. None: there is none. TO BE FILLED IN: pages are made here,
-    outside of what is timed.
+    gives [rows, heads, d] for each text. None: there is none. Pages are made here, outside of what
+    is timed; on a GPU it is a CUDA graph, as in a target.
     """
-    return None
+    try:
+        from foresay.models.gpu.attention import BLOCK, Heads, attention, tile_rows
+        from foresay.models.gpu.inputs import Staging, StepInputs
+    except ImportError:  # no triton
+        return None
+    device, size = texts[0].q.device, max(1 << (case.size - 1).bit_length(), 16)
+    heads = Heads(case.heads, case.kv_heads, case.size, size)
+    rows = [len(text.q) for text in texts]
+    pool = PagePool(sum(-(-len(text.k) // BLOCK) for text in texts))
+    pages = torch.zeros(
+        2, pool.pages + 1, case.kv_heads, BLOCK, size, dtype=case.dtype, device=device
+    )
+    stored = []
+    for text in texts:
+        stored.append(PagedText(pool))
+        stored[-1].begin_step(text.stored)
+        stored[-1].end_step(text.stored)
+        stored[-1].keep(np.arange(text.stored, dtype=np.int32))
+    offsets = np.cumsum([0, *rows]).astype(np.int32)
+    parents = np.array([parent for text in texts for parent in text.parents], np.int32)
+    step = PagedStep(stored, offsets, parents, tile_rows(heads))
+    step.end()
+    for text, kept in zip(texts, stored, strict=True):
+        slots = torch.from_numpy(kept.slots().astype(np.int64)).to(device)
+        for at, given in enumerate((text.k, text.v)):
+            pages[at, slots // BLOCK, :, slots % BLOCK, : case.size] = given
+    capacity = -(-step.rows // 16) * 16
+    staging = Staging(step.size(capacity, step.items), device)
+    staging.send(step, np.zeros(step.rows, np.int32), capacity, step.items)
+    inputs = StepInputs.of(staging.buffer, capacity, step.items)
+    query = torch.zeros(capacity, case.heads, size, dtype=case.dtype, device=device)
+    query[: step.rows, :, : case.size] = torch.cat([text.q for text in texts])
+    results = torch.zeros(step.results * case.heads * size, device=device)
+    states = torch.zeros(2 * step.results * case.heads, device=device)
+    out = torch.zeros(capacity, case.heads * case.size, dtype=case.dtype, device=device)
+
+    def run() -> Sequence[Tensor]:
+        attention(
+            query, pages[0], pages[1], inputs, results, states, out, heads,
+            scaling=case.scale, window=case.window or 0, cap=case.softcap or 0.0,
+        )  # fmt: skip
+        return out[: step.rows].view(-1, case.heads, case.size).split(rows)
+
+    found = run()
+    if device.type != "cuda":
+        return run
+    graph: Any = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+
+    def replay() -> Sequence[Tensor]:
+        graph.replay()
+        return found
+
+    replay.staging = staging  # type: ignore[attr-defined]  # which the graph reads
+    return replay
 
 
 def product(rows: Tensor, weight: Tensor) -> Tensor | None:
-    """The package's own rows @ weight.T of a linear layer; None: there is none. TO BE FILLED IN."""
-    return None
+    """The package's own rows @ weight.T of a linear layer; None: there is none."""
+    try:
+        from foresay.models.gpu import products
+    except ImportError:
+        return None
+    matrix = products.matrix_of(weight)
+    parts = rows.new_empty(matrix.parts, len(rows), len(weight), dtype=torch.float32)
+    products.product(rows, matrix, parts)
+    found = parts[0]
+    for part in parts[1:]:
+        found = found + part
+    return found
 
 
 def kernels(bench: Bench, found: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.hpp"
+#include "checks.hpp"
 #include "paged/step.hpp"
 
 using namespace nanobind::literals;
@@ -34,6 +35,10 @@ void bind_paged(nb::module_& m) {
         .def("begin_step", &PagedText::begin_step, "rows"_a)
         .def("end_step", &PagedText::end_step, "rows"_a)
         .def("check_integrity", &PagedText::check_integrity);
+    m.def("keep_together", [](const std::vector<PagedText*>& texts, Tokens rows, Tokens offsets) {
+        check_parts("the paths", offsets, texts.size(), rows.size());
+        for (size_t i = 0; i < texts.size(); ++i) texts[i]->keep(rows.subspan(offsets[i], offsets[i + 1] - offsets[i]));
+    }, "texts"_a, "rows"_a, "offsets"_a, "Each text keeps its rows, as its `keep` does.");
     nb::class_<PagedStep>(m, "PagedStep", "What a device must know of a step; see csrc/paged/step.hpp.")
         .def("__init__", [](PagedStep* self, std::vector<std::shared_ptr<PagedText>> texts, Tokens offsets, Tokens parents, uint32_t tile_rows) {
             new (self) PagedStep(std::move(texts), {offsets.begin(), offsets.end()}, parents, tile_rows);

@@ -448,6 +448,76 @@ class Decoder:
         The step's tokens; writes the logits [needed, vocabulary] and last hidden states [needed, width] of the rows `needed`.
         """
 
+class PagePool:
+    """Which pages of a device's memory are free; see csrc/paged/pages.hpp."""
+
+    def __init__(self, pages: int) -> None: ...
+
+    @property
+    def pages(self) -> int: ...
+
+    @property
+    def free(self) -> int: ...
+
+    def take_copies(self) -> list[tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))]]]:
+        """
+        Copies of slots that the device has to do now, in batches: from, to, offsets of groups.
+        """
+
+class PagedText:
+    """
+    The pages of one text's keys and values. Not for several threads at a time.
+    """
+
+    def __init__(self, pool: PagePool) -> None: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    def slots(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """Of the stored tokens, then of the last step's rows."""
+
+    def keep(self, path: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """The rows of the last step that become the text's next tokens."""
+
+    def cut(self, length: int) -> None: ...
+
+    def copy_from(self, other: PagedText, length: int) -> None:
+        """Full pages are shared."""
+
+    def begin_step(self, rows: int) -> None: ...
+
+    def end_step(self, rows: int) -> None: ...
+
+    def check_integrity(self) -> None: ...
+
+def keep_together(texts: Sequence[PagedText], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    """Each text keeps its rows, as its `keep` does."""
+
+class PagedStep:
+    """What a device must know of a step; see csrc/paged/step.hpp."""
+
+    def __init__(self, texts: Sequence[PagedText], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tile_rows: int) -> None: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def items(self) -> int: ...
+
+    @property
+    def results(self) -> int: ...
+
+    def size(self, row_capacity: int, item_capacity: int) -> int: ...
+
+    def fill(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row_capacity: int, item_capacity: int, out: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Writes into out."""
+
+    def end(self) -> None: ...
+
 def cpu_levels() -> list[str]:
     """The levels of processors that this machine can run, the best first."""
 

@@ -10,12 +10,10 @@ from functools import cache
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from foresay.draft import Draft
 from foresay.models.decoder_config import read_config
 from foresay.models.gpu.load import target_over
 from foresay.models.gpu.target import GpuTarget

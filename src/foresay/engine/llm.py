@@ -55,6 +55,8 @@ class LLM:
     deterministic  batch-invariant: the same answer whatever other requests run
     memory         bytes for the KV cache; None: a quarter of what is free, on a GPU what its target
                    takes
+    weight_memory  bytes of weights on a GPU; layers beyond that are streamed from the host's
+                   memory in every step. None: all are there
     max_running    requests in one step; the others wait
     max_rows       prompt tokens in one step: a longer prefill takes several steps
     with_sources   note where each token was drafted from (`Result.sources`)
@@ -79,6 +81,7 @@ class LLM:
         device: str = "auto",
         deterministic: bool = True,
         memory: int | None = None,
+        weight_memory: int | None = None,
         max_running: int = 256,
         max_rows: int = 512,
         with_sources: bool = False,
@@ -95,7 +98,9 @@ class LLM:
         }
         for name, value in self._limits.items():
             check_positive(value, name)
-        options = LoadOptions(dtype, quantize, device=device, memory=memory)
+        options = LoadOptions(
+            dtype, quantize, device=device, memory=memory, weight_memory=weight_memory
+        )
         make_policy(policy)
         self.device = device_for(options)
         made = drafter_of(drafter, model, self.device)
@@ -108,6 +113,7 @@ class LLM:
         with reading(model, self.device) if options.as_stored else nullcontext(model) as read:
             self.tokenizer = Tokenizer(model.folder)
             how |= {"deterministic": deterministic, "memory": memory, "progress": report}
+            how["weight_memory"] = weight_memory
             self.target = load(read, **how)
         if self.target.memory is not None:
             self._limits["memory"] = self.target.memory

@@ -59,6 +59,7 @@ def load(
     threads: int = 0,
     device: str = "auto",
     memory: int | None = None,
+    weight_memory: int | None = None,
     progress: Progress = silent,
 ) -> LoadedTarget:
     """The target of a model, checked.
@@ -72,13 +73,16 @@ def load(
     threads        of the core; 0: as many as torch uses
     device         "auto" (a CUDA device where there is one), "cpu", "cuda" or "cuda:N"
     memory         bytes for keys and values on a GPU; None: what its target takes
+    weight_memory  bytes of weights on a GPU: the other layers are streamed; None: all are there
     progress       called when the model is loaded, and for each check of it
 
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
     run exactly, InputError for another dtype, a device that is not there, or a FORESAY_CPU that
     this machine lacks.
     """
-    options = LoadOptions(dtype, quantize, deterministic, threads, progress, device, memory)
+    options = LoadOptions(
+        dtype, quantize, deterministic, threads, progress, device, memory, weight_memory
+    )
     options = replace(options, device=device_for(options))
     progress("read", 0, None)
     if not isinstance(model, StoredModel):

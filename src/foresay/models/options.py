@@ -35,6 +35,8 @@ class LoadOptions:
 
     device  "auto", "cpu", "cuda" or "cuda:N"; `device.device_for` says which one "auto" is
     memory  bytes for keys and values on a GPU; None: what its target takes
+    weight_memory  bytes of weights on a GPU: layers beyond that wait in the host's memory and are
+            streamed (layer offloading); None: all are there
 
     Raises: InputError when constructed, also for options that do not fit the device.
     """
@@ -46,6 +48,7 @@ class LoadOptions:
     progress: Progress = silent
     device: str = "auto"
     memory: int | None = None
+    weight_memory: int | None = None
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -60,6 +63,8 @@ class LoadOptions:
         check_device(self.device)
         if self.memory is not None:
             check_positive(self.memory, "memory")
+        if self.weight_memory is not None:
+            check_positive(self.weight_memory, "weight_memory")
         if self.quantize is not None and self.device.startswith("cuda"):
             raise InputError(
                 f"quantize is {self.quantize!r} and device is {self.device!r}, where weights in "

@@ -31,8 +31,8 @@ from foresay.errors import InputError
 __all__ = [
     "Hidden",
     "InPlaceTarget",
-    "LoadedTarget",
     "KeepsTogether",
+    "LoadedTarget",
     "Outputs",
     "SequenceInput",
     "Target",

@@ -216,9 +216,7 @@ def combine(  # type: ignore[no-untyped-def]
         at = ((first + (begin + some) * stride) * heads + head).to(tl.int64)
         inside = begin + some < count
         its = tl.exp2(tl.load(states_at + at, inside, -float("inf")) - highest)
-        found = tl.load(
-            results_at + at[:, None] * padded + dim[None, :], inside[:, None], 0.0
-        )
+        found = tl.load(results_at + at[:, None] * padded + dim[None, :], inside[:, None], 0.0)
         sums += found * its[:, None]
     total = tl.sum(totals)
     mean = tl.sum(sums, 0) / tl.where(total == 0.0, 1.0, total)

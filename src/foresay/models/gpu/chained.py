@@ -1,7 +1,8 @@
 """Kernels that begin before the one before them has ended (programmatic dependent launch).
 
 A kernel that has said `begin_early` lets the next one start as soon as there are free processors;
-that one may read what no kernel of the step writes (the step's inputs), and then has to wait. All kernels of a step do both, so that who waits for the one before it waits for all.
+that one may read what no kernel of the step writes (the step's inputs), and then has to wait. All
+kernels of a step do both, so that who waits for the one before it waits for all.
 """
 
 from __future__ import annotations
@@ -34,4 +35,3 @@ def wait_for_kernel_before(chained: tl.constexpr):  # type: ignore[no-untyped-de
     """From here on, what earlier kernels have written can be read, and what they read written."""
     if chained:
         cuda.gdc_wait()
-

@@ -17,6 +17,7 @@ from foresay.models.gpu.attention import BLOCK, Heads, attention
 from foresay.models.gpu.chained import chained
 from foresay.models.gpu.inputs import StepInputs
 from foresay.models.gpu.products import Matrix, gated_product, matrix_of, product
+from foresay.models.gpu.streaming import StreamedLayers
 from foresay.models.gpu.workspace import Workspace
 from foresay.models.visibility import Visible
 
@@ -57,7 +58,7 @@ def heads_of(config: DecoderConfig, where: str) -> Heads:
     if rest or group not in _GROUPS or config.head_dim not in _WIDTHS:
         raise UnsupportedModel(
             f"{where} has {config.heads} query heads, {config.key_heads} of keys, "
-            f"{config.head_dim} wide; expected 1 to 16 query heads for each of keys, at most 256 wide"
+            f"{config.head_dim} wide; expected 1 to 16 query heads for each of keys, at most 256"
         )
     padded = max(triton.next_power_of_2(config.head_dim), 16)
     return Heads(config.heads, config.key_heads, config.head_dim, padded)
@@ -141,24 +142,27 @@ def tensor_of(tensors: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:
 class Decoder:
     """The pass of a decoder over the rows of a step.
 
-    layers     which of the model's layers, by number: others are skipped
+    layers     of the model
     visible    what each of them attends to
     embedding, norm, head    before the layers and behind them
+    streamed   where layers come from that are not on the device; None: all are
     """
 
     def __init__(
         self,
         config: DecoderConfig,
         heads: Heads,
-        weights: Mapping[int, DecoderLayer],
+        layers: Sequence[DecoderLayer],
         visible: Sequence[Visible],
         embedding: Tensor,
         norm: Tensor,
         head: Tensor,
+        streamed: StreamedLayers | None = None,
     ) -> None:
         self.config = config
         self.heads = heads
-        self.weights = weights
+        self.layers = layers
+        self.streamed = streamed
         self.visible = visible
         self.embedding = embedding
         self.norm = norm
@@ -172,10 +176,9 @@ class Decoder:
 
     def largest_parts(self) -> int:
         """Numbers of a row's products that are added later, at most."""
-        layers = self.weights.values()
         return max(
             matrix.parts * matrix.outputs
-            for layer in layers
+            for layer in self.layers
             for matrix in (layer.qkv, layer.out, layer.down)
         )
 
@@ -199,7 +202,7 @@ class Decoder:
         padded = triton.next_power_of_2(config.width)
         warps = 16  # always: a sum's order depends on it
         above, how = config.kind.above_one, chained(pool.device)
-        first = self.weights[kept[0]]
+        first = self.layers[kept[0]]
         elementwise.embed[(rows,)](
             inputs.tokens, self.embedding, space.residual, first.norms[0], space.normed,
             config.width, eps, config.width**0.5 if config.kind.scaled else 1.0,
@@ -216,7 +219,9 @@ class Decoder:
             )  # fmt: skip
 
         for place, number in enumerate(kept):
-            layer = self.weights[number]
+            layer = self.layers[number]
+            if self.streamed is not None:
+                self.streamed.layer(number)
             for at, wanted in enumerate(hidden):
                 if wanted == number:
                     space.hidden[at].copy_(space.residual)
@@ -230,13 +235,13 @@ class Decoder:
             product(space.attended, layer.out, space.products(layer.out))
             after = layer.after_norms
             add(layer.out, layer.out_bias, after and after[0], layer.norms[1])
-            gated_product(
-                space.normed, layer.gate, layer.up, space.gated, gelu=config.kind.gelu
-            )
+            gated_product(space.normed, layer.gate, layer.up, space.gated, gelu=config.kind.gelu)
             product(space.gated, layer.down, space.products(layer.down))
             last = place + 1 == len(kept)
-            following = self.norm if last else self.weights[kept[place + 1]].norms[0]
+            following = self.norm if last else self.layers[kept[place + 1]].norms[0]
             add(layer.down, None, after and after[1], following)
+        if self.streamed is not None:
+            self.streamed.release()
 
     def _rotate(
         self, layer: DecoderLayer, inputs: StepInputs, space: Workspace, pool: Tensor, rope: int
@@ -248,8 +253,8 @@ class Decoder:
         elementwise.rotate_and_store[(inputs.row_capacity, heads.queries + 2 * heads.keys)](
             parts, inputs.row_capacity * layer.qkv.outputs, *biases, *norms,
             cosines, sines, inputs.positions, inputs.slots, space.query, pool[0], pool[1],
-            self.config.eps, parts=layer.qkv.parts, queries=heads.queries, key_heads=heads.keys, width=heads.width,
-            turned=2 * cosines.shape[1], padded=heads.padded, block=BLOCK,
+            self.config.eps, parts=layer.qkv.parts, queries=heads.queries, key_heads=heads.keys,
+            width=heads.width, turned=2 * cosines.shape[1], padded=heads.padded, block=BLOCK,
             biased=layer.biases is not None, normed=layer.head_norms is not None,
             above_one=self.config.kind.above_one, num_warps=1, **chained(pool.device),
         )  # fmt: skip
@@ -261,4 +266,3 @@ class Decoder:
             product(states, self.head, found)
         cap = self.config.logit_cap
         return found[0].div_(cap).tanh_().mul_(cap) if cap else found[0]
-

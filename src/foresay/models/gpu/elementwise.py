@@ -56,8 +56,8 @@ def add_and_norm(  # type: ignore[no-untyped-def]
     parts: tl.constexpr, padded: tl.constexpr, biased: tl.constexpr, after: tl.constexpr,
     above_one: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
-    """A product, with its bias, is added to the residual, normed before if `after`; out: the norm of
-    the sum."""
+    """A product, with its bias, is added to the residual, normed before if `after`; out: the norm
+    of the sum."""
     begin_early(chained)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, padded)
@@ -78,9 +78,9 @@ def add_and_norm(  # type: ignore[no-untyped-def]
 def rotate_and_store(  # type: ignore[no-untyped-def]
     parts_at, between, query_bias_at, key_bias_at, value_bias_at, query_norm_at, key_norm_at,
     cosines_at, sines_at, positions_at, slots_at, query_at, keys_at, values_at, eps,
-    parts: tl.constexpr, queries: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr, turned: tl.constexpr,
-    padded: tl.constexpr, block: tl.constexpr, biased: tl.constexpr, normed: tl.constexpr,
-    above_one: tl.constexpr, chained: tl.constexpr,
+    parts: tl.constexpr, queries: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr,
+    turned: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, biased: tl.constexpr,
+    normed: tl.constexpr, above_one: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: of queries and keys RoPE, after their norm if there is one; queries go
     to their buffer, keys and values to their slot."""
@@ -111,7 +111,7 @@ def rotate_and_store(  # type: ignore[no-untyped-def]
     if not is_value:
         if normed:
             scale = tl.rsqrt(tl.sum(x * x) / width + eps)
-            if is_query:
+            if is_query:  # noqa: SIM108 (Triton knows no other choice of pointers)
                 norm_at = query_norm_at
             else:
                 norm_at = key_norm_at

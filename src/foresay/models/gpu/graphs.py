@@ -1,7 +1,7 @@
 """Steps as CUDA graphs: one for each size of step, so that the host starts a pass by one call.
 
-Sizes are few: a step is filled up to the next. A size is captured when it is needed for the second
-time; the first time its kernels are compiled and started one by one.
+Sizes are few: a step is filled up to the next. When a size is needed for the first time its kernels
+are compiled and started one by one, and then captured for the next time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["Graphs", "item_size", "result_size", "row_size"]
+__all__ = ["Graphs", "item_size", "row_size"]
 
-_MOST = 64  # graphs that are kept; each takes about a megabyte and a fifth of a second
+_MOST = 256  # graphs that are kept
 
 
 def row_size(rows: int) -> int:
@@ -31,11 +31,6 @@ def item_size(items: int) -> int:
     return max(16, 1 << (items - 1).bit_length())
 
 
-def result_size(results: int) -> int:
-    """Rows of chunks' results that there is memory for: powers of 2 from 1024."""
-    return max(1024, 1 << (results - 1).bit_length())
-
-
 class Graphs:
     """Captured steps by what they depend on, the least recently used of which are dropped.
 
@@ -44,7 +39,6 @@ class Graphs:
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
-        self._seen: set[Hashable] = set()
         self._graphs: OrderedDict[Hashable, Any] = OrderedDict()
         self._memory: Any = None  # that graphs share
 
@@ -56,9 +50,8 @@ class Graphs:
             self._graphs.move_to_end(key)
             graph.replay()
             return
-        if not self.enabled or key not in self._seen:
-            self._seen.add(key)
-            step()
+        step()
+        if not self.enabled:
             return
         made = torch.cuda.CUDAGraph()
         if self._memory is None:
@@ -68,7 +61,6 @@ class Graphs:
         self._graphs[key] = made
         while len(self._graphs) > _MOST:
             self._graphs.popitem(last=False)
-        made.replay()
 
     def drop(self) -> None:
         """Forget all: the memory that they use is another now."""

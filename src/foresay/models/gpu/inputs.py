@@ -13,7 +13,7 @@ from torch import Tensor
 from foresay._core import PagedStep
 from foresay.arrays import Int32s
 
-__all__ = ["StepInputs", "Staging"]
+__all__ = ["Staging", "StepInputs"]
 
 _ROW_FIELDS, _ITEM_FIELDS = 7, 10  # as csrc/paged/step.hpp
 
@@ -45,7 +45,7 @@ class StepInputs:
     def of(cls, buffer: Tensor, rows: int, items: int) -> StepInputs:
         sizes = [rows] * _ROW_FIELDS + [items * _ITEM_FIELDS, rows, rows]
         ends = np.cumsum(sizes).tolist()
-        parts = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        parts: Any = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         return cls(rows, items, *parts, buffer[ends[-1] :])
 
 
@@ -59,13 +59,15 @@ class Staging:
     def __init__(self, size: int, device: torch.device, turns: int = 3) -> None:
         self.buffer: Tensor = torch.zeros(size, dtype=torch.int32, device=device)
         on_gpu = device.type == "cuda"
-        self._hosts = [torch.empty(size, dtype=torch.int32, pin_memory=on_gpu) for _ in range(turns)]
+        self._hosts = [
+            torch.empty(size, dtype=torch.int32, pin_memory=on_gpu) for _ in range(turns)
+        ]
         self._arrays: Sequence[Any] = [host.numpy() for host in self._hosts]
         self._done: list[Any] = [torch.cuda.Event() if on_gpu else None for _ in range(turns)]
         self._turn = 0
 
     def send(self, step: PagedStep, tokens: Int32s, rows: int, items: int) -> None:
-        """Write a step into the device's buffer, after all work that was given to the device before.
+        """Write a step into the device's buffer, after all that the device was given before.
 
         Mutates: the buffer. Raises: InputError for a step that does not fit.
         """

@@ -14,6 +14,7 @@ from foresay.models import checks, weights
 from foresay.models.decoder_config import DecoderConfig, read_config
 from foresay.models.gpu.attention import BLOCK
 from foresay.models.gpu.decoder import Decoder, heads_of, layer_of, tensor_of
+from foresay.models.gpu.streaming import StreamedLayers, read_streamed
 from foresay.models.gpu.target import GpuTarget
 from foresay.models.gpu.weights import decoder_config, needed_bytes, read_weights, weight_shapes
 from foresay.models.invariance import is_batch_invariant
@@ -51,11 +52,18 @@ def load_gpu(model: StoredModel, options: LoadOptions) -> GpuTarget | PlainTarge
         needed = needed_bytes(model, dtype)
     except UnsupportedModel:
         return _through_transformers(model, dtype, device, options)
-    _check_fits(where, needed, device)
-    found = read_weights(model, device, dtype, options.progress)
-    torch.cuda.empty_cache()  # what reading took
+    _check_fits(where, min(needed, options.weight_memory or needed), device)
     identity = f"{model.identity} {dtype} on {torch.cuda.get_device_name(device)}"
-    target = _with_both_names(config, found, where, memory=options.memory, identity=identity)
+    streamed = None
+    if options.weight_memory is None:
+        found = read_weights(model, device, dtype, options.progress)
+    else:
+        limit, identity = options.weight_memory, f"{identity}, {options.weight_memory} bytes"
+        found, streamed = read_streamed(model, device, dtype, limit, options.progress)
+    torch.cuda.empty_cache()  # what reading took
+    target = _with_both_names(
+        config, found, where, memory=options.memory, identity=identity, streamed=streamed
+    )
     if options.deterministic:
         target.exact = _is_exact(target, options)
     return target
@@ -84,16 +92,44 @@ def make_target(
     return target
 
 
-def random_target(settings: Mapping[str, Any], device: torch.device | str) -> GpuTarget:
-    """A target of that configuration with made-up weights in bfloat16, for timing."""
-    config = read_config(settings, "the configuration")
+def random_target(
+    settings: Mapping[str, Any],
+    device: torch.device | str,
+    *,
+    memory: int | None = None,
+    weights: int | None = None,
+) -> GpuTarget:
+    """A target of that configuration with made-up weights in bfloat16, for timing.
+
+    memory   bytes of keys and values; None: half of what is free
+    weights  bytes of weights on the device, where layers beyond that are to be streamed
+    """
+    config, device = read_config(settings, "the configuration"), torch.device(device)
     chance = torch.Generator(device).manual_seed(1)
-    found: dict[str, Tensor] = {}
-    for name, shape in weight_shapes(config).items():
-        made = torch.randn(shape, generator=chance, device=device, dtype=torch.float32)
-        scaled = made * shape[-1] ** -0.5 if len(shape) > 1 else 1 + made / 10
-        found[name] = scaled.to(torch.bfloat16)
-    return _with_both_names(config, found, "the configuration", memory=None, identity=None)
+
+    def made(shape: tuple[int, ...]) -> Tensor:
+        numbers = torch.randn(shape, generator=chance, device=device, dtype=torch.float32)
+        scaled = numbers * shape[-1] ** -0.5 if len(shape) > 1 else 1 + numbers / 10
+        return scaled.to(torch.bfloat16)
+
+    shapes = weight_shapes(config)
+    if weights is None:
+        found = {name: made(shape) for name, shape in shapes.items()}
+        return _with_both_names(config, found, "the configuration", memory=memory, identity=None)
+    others = {n: made(shape) for n, shape in shapes.items() if not n.startswith("model.layers.")}
+    left = weights - sum(tensor.nbytes for tensor in others.values())
+    layers = (
+        {
+            name.split(".", 3)[3]: made(shape)
+            for name, shape in shapes.items()
+            if name.startswith(f"model.layers.{number}.")
+        }
+        for number in range(config.layers)
+    )
+    streamed = StreamedLayers(layers, count=config.layers, device=device, limit=left)
+    return _with_both_names(
+        config, others, "the configuration", memory=memory, identity=None, streamed=streamed
+    )
 
 
 def target_over(
@@ -104,15 +140,17 @@ def target_over(
     *,
     memory: int | None,
     identity: str | None = None,
+    streamed: StreamedLayers | None = None,
 ) -> GpuTarget:
     """The target over tensors that are on the device.
 
-    names   for each name all names of the same tensor
-    memory  bytes of keys and values; None: half of what is free
+    names     for each name all names of the same tensor
+    memory    bytes of keys and values; None: half of what is free
+    streamed  the layers, where they are not among the tensors
 
     Raises: UnsupportedModel, ModelError for tensors that do not fit, or too little memory.
     """
-    decoder = _decoder_of(config, tensors, where)
+    decoder = _decoder_of(config, tensors, where, streamed)
     heads, dtype, device = decoder.heads, decoder.norm.dtype, decoder.norm.device
     page = 2 * config.layers * heads.keys * heads.padded * dtype.itemsize * BLOCK
     free = _free(device)
@@ -177,6 +215,7 @@ def _with_both_names(
     *,
     memory: int | None,
     identity: str | None,
+    streamed: StreamedLayers | None = None,
 ) -> GpuTarget:
     """The target over a file's tensors; a tied output has the embedding's name as well."""
     names: dict[str, Sequence[str]] = {name: [name] for name in found}
@@ -184,10 +223,17 @@ def _with_both_names(
         both = ["model.embed_tokens.weight", "lm_head.weight"]
         found[both[1]] = found[both[0]]
         names |= dict.fromkeys(both, both)
-    return target_over(config, found, names, where, memory=memory, identity=identity)
+    return target_over(
+        config, found, names, where, memory=memory, identity=identity, streamed=streamed
+    )
 
 
-def _decoder_of(config: DecoderConfig, tensors: Mapping[str, Tensor], where: str) -> Decoder:
+def _decoder_of(
+    config: DecoderConfig,
+    tensors: Mapping[str, Tensor],
+    where: str,
+    streamed: StreamedLayers | None,
+) -> Decoder:
     heads = heads_of(config, where)
     embedding = tensor_of(tensors, "model.embed_tokens.weight", config.vocabulary, config.width)
     head = embedding
@@ -196,12 +242,25 @@ def _decoder_of(config: DecoderConfig, tensors: Mapping[str, Tensor], where: str
     return Decoder(
         config,
         heads,
-        {number: layer_of(tensors, config, number) for number in range(config.layers)},
+        [
+            layer_of(tensors if streamed is None else _streamed(streamed, at), config, at)
+            for at in range(config.layers)
+        ],
         [Visible(window) for window in config.windows],
         embedding,
         tensor_of(tensors, "model.norm.weight", config.width),
         head,
+        streamed,
     )
+
+
+def _streamed(layers: StreamedLayers, number: int) -> dict[str, Tensor]:
+    """The tensors of a layer that is streamed, where they will be each time. Norms and biases stay:
+    they are needed when the layer behind them is there already."""
+    return {
+        f"model.layers.{number}.{name}": tensor.clone() if tensor.ndim == 1 else tensor
+        for name, tensor in layers.layer(number).items()
+    }
 
 
 def _is_exact(target: GpuTarget, options: LoadOptions) -> bool:
@@ -218,4 +277,4 @@ def _is_exact(target: GpuTarget, options: LoadOptions) -> bool:
 
 def _free(device: torch.device) -> int:
     """Bytes that are free there; in the interpreter, some."""
-    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 1 << 28
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 1 << 30

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresay._core import PagedStep, PagedText, PagePool
+from foresay._core import PagedStep, PagedText, PagePool, keep_together
+from foresay.arrays import Int32s
 from foresay.errors import InputError
 from foresay.models.gpu.attention import BLOCK, tile_rows
 from foresay.models.gpu.decoder import Decoder
 from foresay.models.gpu.elementwise import copy_slots
-from foresay.models.gpu.graphs import Graphs, item_size, result_size, row_size
+from foresay.models.gpu.graphs import Graphs, item_size, row_size
 from foresay.models.gpu.inputs import Staging, StepInputs
 from foresay.models.gpu.workspace import Sizes, WorkspaceMemory
+from foresay.models.parts import kvs_of
 from foresay.models.replacing import kinds_of, to_replace
 from foresay.models.rows import StepRows
 from foresay.models.target import Hidden, Outputs, SequenceInput
@@ -50,7 +52,6 @@ class GpuTarget:
         *,
         pages: int,
         identity: str | None = None,
-        graphs: bool = True,
     ) -> None:
         config, heads = decoder.config, decoder.heads
         self.decoder = decoder
@@ -78,12 +79,14 @@ class GpuTarget:
             self.dtype,
             self.device,
         )
-        self._graphs = Graphs(enabled=graphs and self.device.type == "cuda")
+        whole = decoder.streamed is None  # copies of layers are not captured
+        self._graphs = Graphs(enabled=whole and self.device.type == "cuda")
         self._grown = 0
 
     @property
     def bytes_per_token(self) -> int:
-        return sum(heads * (key + value) for heads, key, value in self.shapes) * self.dtype.itemsize
+        heads, key, value = self.shapes[0]
+        return len(self.shapes) * heads * (key + value) * int(self.dtype.itemsize)
 
     @property
     def memory(self) -> int:
@@ -115,7 +118,7 @@ class GpuTarget:
     def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         layers = _checked(hidden, self.depth)
-        kvs: list[Any] = [part.kv for part in parts]
+        kvs: Any = kvs_of(parts)
         step = PagedStep(kvs, rows.offsets, rows.parents, tile_rows(self.decoder.heads))
         with self._here(), torch.inference_mode():
             states = self._run(step, rows, layers)
@@ -127,22 +130,26 @@ class GpuTarget:
                 given = torch.cat(states[1:], 1)
             return Outputs(self.decoder.logits(states[0]), given)
 
+    def keep_together(self, kvs: Sequence[Any], rows: Int32s, offsets: Int32s, /) -> None:
+        """See `target.KeepsTogether`."""
+        keep_together(list(kvs), rows, offsets)
+
     def _run(self, step: PagedStep, rows: StepRows, layers: Sequence[int]) -> list[Tensor]:
         """The needed rows' last hidden states, normed, and what goes into these layers."""
         self._copy()
         sizes = row_size(step.rows), item_size(step.items)
         self._staging.send(step, rows.tokens, *sizes)
         inputs = StepInputs.of(self._staging.buffer, *sizes)
-        space = self._space.views(sizes[0], result_size(step.results), len(layers))
+        space = self._space.views(sizes[0], step.results, len(layers))
         if self._space.grown != self._grown:
             self._graphs.drop()
             self._grown = self._space.grown
         self._graphs.run(
-            (*sizes, result_size(step.results), tuple(layers), tuple(self.kept)),
+            (*sizes, tuple(layers), tuple(self.kept)),
             lambda: self.decoder.run(inputs, space, self._numbers, self.kept, layers),
         )
         found = [space.normed, *space.hidden]
-        if len(rows.needed) == step.rows and (np.diff(rows.needed) == 1).all():
+        if len(rows.needed) == step.rows and not rows.prefill.any():  # all of them, in their order
             return [each[: step.rows].clone() for each in found]
         needed = torch.from_numpy(rows.needed).to(self.device, non_blocking=True)
         return [each.index_select(0, needed) for each in found]

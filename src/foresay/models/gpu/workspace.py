@@ -1,4 +1,4 @@
-"""The memory that a step's kernels write into: made once for the largest step, and shared by all."""
+"""The memory that the kernels of a step write into: made for the largest step, shared by all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from foresay.models.gpu.attention import Heads
 from foresay.models.gpu.products import Matrix
 
 __all__ = ["Sizes", "Workspace", "WorkspaceMemory"]
+
+_ROWS, _RESULTS = 512, 4096  # at first: few steps are larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,16 @@ class WorkspaceMemory:
         self._rows = self._results = self._hidden = 0
 
     def views(self, rows: int, results: int, hidden: int) -> Workspace:
-        """For a step of so many rows and rows of chunks' results, that gives so many hidden states.
+        """For a step of so many rows, with so many rows of chunks' results, that gives so many
+        hidden states.
 
         Valid until: `grown` changes. Raises: torch's OutOfMemoryError.
         """
         if rows > self._rows or results > self._results or hidden > self._hidden:
             self._make(
-                max(rows, self._rows), max(results, self._results), max(hidden, self._hidden)
+                max(rows, self._rows, _ROWS),
+                max(1 << (results - 1).bit_length(), self._results, _RESULTS),
+                max(hidden, self._hidden),
             )
         s, heads = self._sizes, self._sizes.heads
         return Workspace(
@@ -83,8 +88,8 @@ class WorkspaceMemory:
             self._attended[:rows],
             self._gated[:rows],
             self._parts[: rows * s.parts],
-            self._chunks[: results * heads.queries * heads.padded],
-            self._states[: results * heads.queries * 2],
+            self._chunks,
+            self._states,
             [self._kept[at, :rows] for at in range(hidden)],
         )
 

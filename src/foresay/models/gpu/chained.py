@@ -1,8 +1,9 @@
 """Kernels that begin before the one before them has ended (programmatic dependent launch).
 
 A kernel that has said `begin_early` lets the next one start as soon as there are free processors;
-that one may read what no kernel of the step writes (the step's inputs), and then has to wait. All
-kernels of a step do both, so that who waits for the one before it waits for all.
+that one may read what no kernel of the step writes (the step's inputs), fetch the first of its
+weights, and then has to wait. All kernels of a step do both, so that who waits for the one before
+it waits for all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from triton.language.extra import cuda  # type: ignore[import-untyped]
 
-__all__ = ["begin_early", "chained", "wait_for_kernel_before"]
+__all__ = ["begin_early", "chained", "fetch", "wait_for_kernel_before"]
 
 
 def chained(device: torch.device) -> dict[str, Any]:
@@ -35,3 +36,13 @@ def wait_for_kernel_before(chained: tl.constexpr):  # type: ignore[no-untyped-de
     """From here on, what earlier kernels have written can be read, and what they read written."""
     if chained:
         cuda.gdc_wait()
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def fetch(pointers, chained: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Bring the lines of memory at these places into the L2 cache."""
+    if chained:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip

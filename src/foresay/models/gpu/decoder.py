@@ -261,8 +261,17 @@ class Decoder:
 
     def logits(self, states: Tensor) -> Tensor:
         """float32 [rows, vocabulary] of last hidden states, normed."""
-        found: Tensor = states.new_empty(1, len(states), self.head.outputs, dtype=torch.float32)
+        found: Tensor = states.new_empty(len(states), self.head.outputs, dtype=torch.float32)
         if len(states):
-            product(states, self.head, found)
+            self.write_logits(states, found)
+        return found
+
+    def write_logits(self, states: Tensor, out: Tensor) -> None:
+        """The same into `out`.
+
+        Mutates: out.
+        """
+        product(states, self.head, out[None])
         cap = self.config.logit_cap
-        return found[0].div_(cap).tanh_().mul_(cap) if cap else found[0]
+        if cap:
+            out.div_(cap).tanh_().mul_(cap)

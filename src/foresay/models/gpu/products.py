@@ -17,14 +17,16 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from foresay.models.gpu.chained import begin_early, chained, wait_for_kernel_before
+from foresay.models.gpu.chained import begin_early, chained, fetch, wait_for_kernel_before
 
 __all__ = ["Matrix", "gated_product", "matrix_of", "product", "tiles_of"]
 
 _OUTPUTS = 64  # of one program, where there are few rows
 _PROGRAMS = 160  # that keep a GPU busy
 _GRAIN = 128  # inputs of a part are a multiple
-_LEAST = 256  # inputs of a part
+_LEAST = 384  # inputs of a part
+_FETCHED = 128  # inputs of a program that are fetched while it waits
+_POLICY = "evict_first"
 _ROWS = 160  # up to so many are of one program, which reads its weights once for all of them
 
 
@@ -118,7 +120,7 @@ def product(rows: Tensor, matrix: Matrix, out: Tensor) -> None:
     multiply[(sum(many), matrix.parts, triton.cdiv(count, sum(tiles)))](
         rows, first, out, count, inputs, matrix.part, matrix.outputs,
         *_three(sizes), *_three(offsets, 2), outputs=outputs, tile=tiles[0], tile2=tiles[1],
-        step=step, even=even, num_warps=warps, num_stages=stages,
+        step=step, even=even, fetched=_FETCHED, policy=_POLICY, num_warps=warps, num_stages=stages,
         **chained(rows.device),
     )  # fmt: skip
 
@@ -139,7 +141,8 @@ def gated_product(rows: Tensor, gate: Tensor, up: Tensor, out: Tensor, *, gelu: 
     multiply_gated[(triton.cdiv(outputs, width), triton.cdiv(count, sum(tiles)))](
         rows, gate, between, out, count, inputs, outputs, width=width, tile=tiles[0],
         tile2=tiles[1], step=step, even=inputs % step == 0, gelu=gelu,
-        num_warps=warps, num_stages=stages, **chained(rows.device),
+        fetched=_FETCHED, policy=_POLICY, num_warps=warps, num_stages=stages,
+        **chained(rows.device),
     )  # fmt: skip
 
 
@@ -147,7 +150,8 @@ def gated_product(rows: Tensor, gate: Tensor, up: Tensor, out: Tensor, *, gelu: 
 def multiply(  # type: ignore[no-untyped-def]
     rows_at, weights_at, out_at, count, inputs, part, all_outputs, size0, size1, size2,
     offset1, offset2, outputs: tl.constexpr, tile: tl.constexpr, tile2: tl.constexpr,
-    step: tl.constexpr, even: tl.constexpr, chained: tl.constexpr,
+    step: tl.constexpr, even: tl.constexpr, fetched: tl.constexpr, policy: tl.constexpr,
+    chained: tl.constexpr,
 ):  # fmt: skip
     """Some outputs of one part of the inputs, for one or two tiles of rows."""
     number, split = tl.program_id(0), tl.program_id(1)
@@ -162,6 +166,9 @@ def multiply(  # type: ignore[no-untyped-def]
     safe = tl.minimum(output, size - 1).to(tl.int64)
     weights_at += tl.multiple_of(matrix.to(tl.int64), 8)
     begin, end = split * part, tl.minimum(split * part + part, inputs)
+    if fetched:
+        lines = begin + tl.arange(0, fetched // 64) * 64
+        fetch(weights_at + safe[:, None] * inputs + tl.minimum(lines, end - 1)[None, :], chained)
     weights_at += safe[:, None] * inputs + each[None, :]
     row = tl.program_id(2) * (tile + tile2) + tl.arange(0, tile)
     some_at = rows_at + row[:, None] * inputs + each[None, :]
@@ -176,11 +183,11 @@ def multiply(  # type: ignore[no-untyped-def]
     wait_for_kernel_before(chained)
     for at in range(begin, end, step):
         if even:
-            weights = tl.load(weights_at + at, eviction_policy="evict_first")
+            weights = tl.load(weights_at + at, eviction_policy=policy)
             some = tl.load(some_at + at, there, 0.0)
         else:
             inside = (at + each < end)[None, :]
-            weights = tl.load(weights_at + at, inside, 0.0, eviction_policy="evict_first")
+            weights = tl.load(weights_at + at, inside, 0.0, eviction_policy=policy)
             some = tl.load(some_at + at, there & inside, 0.0)
         sums = tl.dot(weights, tl.trans(some), sums, input_precision="ieee")
         if more:
@@ -211,13 +218,18 @@ def activated(gates, ups, gelu: tl.constexpr):  # type: ignore[no-untyped-def]
 def multiply_gated(  # type: ignore[no-untyped-def]
     rows_at, gate_at, between, out_at, count, inputs, outputs, width: tl.constexpr,
     tile: tl.constexpr, tile2: tl.constexpr, step: tl.constexpr, even: tl.constexpr,
-    gelu: tl.constexpr, chained: tl.constexpr,
+    gelu: tl.constexpr, fetched: tl.constexpr, policy: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """Some outputs of both, and what becomes of them."""
     output = tl.program_id(0) * width + tl.arange(0, width)
     each = tl.arange(0, step)
     safe = tl.minimum(output, outputs - 1).to(tl.int64)
     between = tl.multiple_of(between, 8)
+    if fetched:
+        lines = tl.minimum(tl.arange(0, fetched // 64) * 64, inputs - 1)
+        ahead = gate_at + safe[:, None] * inputs + lines[None, :]
+        fetch(ahead, chained)
+        fetch(ahead + between, chained)
     gate_at += safe[:, None] * inputs + each[None, :]
     up_at = gate_at + between
     row = tl.program_id(1) * (tile + tile2) + tl.arange(0, tile)
@@ -234,13 +246,13 @@ def multiply_gated(  # type: ignore[no-untyped-def]
     for at in range(0, inputs, step):
         if even:
             some = tl.trans(tl.load(some_at + at, there, 0.0))
-            gate = tl.load(gate_at + at, eviction_policy="evict_first")
-            up = tl.load(up_at + at, eviction_policy="evict_first")
+            gate = tl.load(gate_at + at, eviction_policy=policy)
+            up = tl.load(up_at + at, eviction_policy=policy)
         else:
             inside = (at + each < inputs)[None, :]
             some = tl.trans(tl.load(some_at + at, there & inside, 0.0))
-            gate = tl.load(gate_at + at, inside, 0.0, eviction_policy="evict_first")
-            up = tl.load(up_at + at, inside, 0.0, eviction_policy="evict_first")
+            gate = tl.load(gate_at + at, inside, 0.0, eviction_policy=policy)
+            up = tl.load(up_at + at, inside, 0.0, eviction_policy=policy)
         gates = tl.dot(gate, some, gates, input_precision="ieee")
         ups = tl.dot(up, some, ups, input_precision="ieee")
         if more:

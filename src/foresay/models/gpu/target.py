@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy as copy_of
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay._core import PagedStep, PagedText, PagePool, keep_together
@@ -19,7 +21,7 @@ from foresay.models.gpu.decoder import Decoder
 from foresay.models.gpu.elementwise import copy_slots
 from foresay.models.gpu.graphs import Graphs, item_size, row_size
 from foresay.models.gpu.inputs import Staging, StepInputs
-from foresay.models.gpu.workspace import Sizes, WorkspaceMemory
+from foresay.models.gpu.workspace import Sizes, Workspace, WorkspaceMemory
 from foresay.models.parts import kvs_of
 from foresay.models.replacing import kinds_of, to_replace
 from foresay.models.rows import StepRows
@@ -29,6 +31,18 @@ from foresay.models.visibility import Visible
 __all__ = ["GpuTarget"]
 
 _NUMBERS = 1 << 21  # int32 of a step's inputs: 4 million tokens in pages, beside their rows
+_LOGITS = 256  # rows of a step whose logits are a part of its graph, at most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StepSize:
+    """What steps of one size share: see `GpuTarget._size_for`. `run` starts their kernels."""
+
+    key: Hashable
+    inputs: StepInputs
+    space: Workspace
+    logits: Tensor | None
+    run: Callable[[], None]
 
 
 class GpuTarget:
@@ -75,12 +89,14 @@ class GpuTarget:
         )
         self._staging = Staging(_NUMBERS, self.device)
         self._space = WorkspaceMemory(
-            Sizes(config.width, config.inner, decoder.largest_parts(), heads),
+            Sizes(config.width, config.inner, decoder.largest_parts(), config.vocabulary, heads),
             self.dtype,
             self.device,
         )
         whole = decoder.streamed is None  # copies of layers are not captured
         self._graphs = Graphs(enabled=whole and self.device.type == "cuda")
+        self._sizes: dict[Hashable, _StepSize] = {}
+        self._tile_rows = tile_rows(heads)
         self._grown = 0
 
     @property
@@ -119,40 +135,63 @@ class GpuTarget:
         rows = StepRows.of(parts)
         layers = _checked(hidden, self.depth)
         kvs: Any = kvs_of(parts)
-        step = PagedStep(kvs, rows.offsets, rows.parents, tile_rows(self.decoder.heads))
+        step = PagedStep(kvs, rows.offsets, rows.parents, self._tile_rows)
+        in_order = len(rows.needed) == step.rows and not rows.prefill.any()
         with self._here(), torch.inference_mode():
-            states = self._run(step, rows, layers)
+            self._copy()
+            size = self._size_for(step, layers, with_logits=in_order)
+            capacity = size.inputs.row_capacity, size.inputs.item_capacity
+            self._staging.send(step, rows.tokens, *capacity)
+            self._graphs.run(size.key, size.run)
             step.end()
-            given = None
-            if hidden is True:
-                given = states[0]
-            elif layers:
-                given = torch.cat(states[1:], 1)
-            return Outputs(self.decoder.logits(states[0]), given)
+            return self._outputs(size, step.rows, None if in_order else rows.needed, hidden)
 
     def keep_together(self, kvs: Sequence[Any], rows: Int32s, offsets: Int32s, /) -> None:
         """See `target.KeepsTogether`."""
         keep_together(list(kvs), rows, offsets)
 
-    def _run(self, step: PagedStep, rows: StepRows, layers: Sequence[int]) -> list[Tensor]:
-        """The needed rows' last hidden states, normed, and what goes into these layers."""
-        self._copy()
-        sizes = row_size(step.rows), item_size(step.items)
-        self._staging.send(step, rows.tokens, *sizes)
-        inputs = StepInputs.of(self._staging.buffer, *sizes)
-        space = self._space.views(sizes[0], step.results, len(layers))
+    def _size_for(self, step: PagedStep, layers: Sequence[int], *, with_logits: bool) -> _StepSize:
+        """The size that a step is filled up to."""
+        rows, items = row_size(step.rows), item_size(step.items)
+        with_logits = with_logits and rows <= _LOGITS
+        key = rows, items, tuple(layers), tuple(self.kept), with_logits
+        self._space.reserve(rows, step.results, len(layers))
         if self._space.grown != self._grown:
             self._graphs.drop()
+            self._sizes.clear()
             self._grown = self._space.grown
-        self._graphs.run(
-            (*sizes, tuple(layers), tuple(self.kept)),
-            lambda: self.decoder.run(inputs, space, self._numbers, self.kept, layers),
-        )
-        found = [space.normed, *space.hidden]
-        if len(rows.needed) == step.rows and not rows.prefill.any():  # all of them, in their order
-            return [each[: step.rows].clone() for each in found]
-        needed = torch.from_numpy(rows.needed).to(self.device, non_blocking=True)
-        return [each.index_select(0, needed) for each in found]
+        found = self._sizes.get(key)
+        if found is None:
+            inputs = StepInputs.of(self._staging.buffer, rows, items)
+            space, kept = self._space.views(rows, len(layers)), list(self.kept)
+            logits = self._space.logits(rows) if with_logits else None
+
+            def run() -> None:
+                self.decoder.run(inputs, space, self._numbers, kept, layers)
+                if logits is not None:
+                    self.decoder.write_logits(space.normed, logits)
+
+            found = self._sizes[key] = _StepSize(key, inputs, space, logits, run)
+        return found
+
+    def _outputs(
+        self, size: _StepSize, rows: int, needed: NDArray[np.int64] | None, hidden: Hidden
+    ) -> Outputs:
+        """Of these rows, in their order; None: of all. Copies: the next step writes over them."""
+        space, states = size.space, list[Tensor]()
+        if needed is None:
+            if hidden is not False:
+                given = [space.normed] if hidden is True else space.hidden
+                states = [each[:rows].clone() for each in given]
+            if size.logits is not None:
+                logits = size.logits[:rows].clone()
+            else:
+                logits = self.decoder.logits(space.normed[:rows])
+        else:
+            picked = torch.from_numpy(needed).to(self.device, non_blocking=True)
+            last, *inner = (each.index_select(0, picked) for each in [space.normed, *space.hidden])
+            logits, states = self.decoder.logits(last), [last] if hidden is True else inner
+        return Outputs(logits, torch.cat(states, 1) if states else None)
 
     def _copy(self) -> None:
         """Move the keys and values of tokens that were kept, and copy those of shared prefixes."""

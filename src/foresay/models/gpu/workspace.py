@@ -22,11 +22,13 @@ class Sizes:
 
     width    of the residual; inner, between gate and down
     parts    of a product whose parts are added later, at most
+    vocabulary  of the logits
     """
 
     width: int
     inner: int
     parts: int
+    vocabulary: int
     heads: Heads
 
 
@@ -66,12 +68,13 @@ class WorkspaceMemory:
         self.grown = 0
         self._sizes, self._dtype, self._device = sizes, dtype, device
         self._rows = self._results = self._hidden = 0
+        self._logits: Tensor | None = None
 
-    def views(self, rows: int, results: int, hidden: int) -> Workspace:
-        """For a step of so many rows, with so many rows of chunks' results, that gives so many
-        hidden states.
+    def reserve(self, rows: int, results: int, hidden: int) -> None:
+        """Memory for a step of so many rows, with so many rows of chunks' results, that gives so
+        many hidden states.
 
-        Valid until: `grown` changes. Raises: torch's OutOfMemoryError.
+        Raises: torch's OutOfMemoryError.
         """
         if rows > self._rows or results > self._results or hidden > self._hidden:
             self._make(
@@ -79,7 +82,12 @@ class WorkspaceMemory:
                 max(1 << (results - 1).bit_length(), self._results, _RESULTS),
                 max(hidden, self._hidden),
             )
-        s, heads = self._sizes, self._sizes.heads
+
+    def views(self, rows: int, hidden: int) -> Workspace:
+        """Of what was reserved.
+
+        Valid until: `grown` changes.
+        """
         return Workspace(
             rows,
             self._residual[:rows],
@@ -87,11 +95,23 @@ class WorkspaceMemory:
             self._query[:rows],
             self._attended[:rows],
             self._gated[:rows],
-            self._parts[: rows * s.parts],
+            self._parts[: rows * self._sizes.parts],
             self._chunks,
             self._states,
             [self._kept[at, :rows] for at in range(hidden)],
         )
+
+    def logits(self, rows: int) -> Tensor:
+        """float32 [rows, vocabulary].
+
+        Valid until: `grown` changes. Raises: torch's OutOfMemoryError.
+        """
+        if self._logits is None or len(self._logits) < rows:
+            size = max(rows, 2 * (0 if self._logits is None else len(self._logits)))
+            self._logits = torch.empty(
+                size, self._sizes.vocabulary, dtype=torch.float32, device=self._device
+            )
+        return self._logits[:rows]
 
     def _make(self, rows: int, results: int, hidden: int) -> None:
         s, heads = self._sizes, self._sizes.heads

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from functools import cache
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
+
 from transformers import PreTrainedModel
 
 from foresay.models.decoder_config import read_config

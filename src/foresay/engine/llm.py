@@ -37,6 +37,7 @@ __all__ = ["LLM", "Chunk", "Prompt", "Result", "drafter_of"]
 
 Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[ChatMessage]"
 Params: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
+_ROWS, _GPU_ROWS = 512, 1024  # prompt tokens in a step: enough to make good use of the device
 
 
 class LLM:
@@ -58,7 +59,8 @@ class LLM:
     weight_memory  bytes of weights on a GPU; layers beyond that are streamed from the host's
                    memory in every step. None: all are there
     max_running    requests in one step; the others wait
-    max_rows       prompt tokens in one step: a longer prefill takes several steps
+    max_rows       prompt tokens in one step: a longer prefill takes several steps. None: 512, and
+                   1024 on a GPU
     with_sources   note where each token was drafted from (`Result.sources`)
     progress       called in every stage that takes time: progress(stage, done, total), see
                    `foresay.models.progress`; what it raises ends the work
@@ -83,7 +85,7 @@ class LLM:
         memory: int | None = None,
         weight_memory: int | None = None,
         max_running: int = 256,
-        max_rows: int = 512,
+        max_rows: int | None = None,
         with_sources: bool = False,
         progress: Progress | None = None,
     ) -> None:
@@ -94,7 +96,7 @@ class LLM:
         self._limits: dict[str, Any] = {
             "memory": _free_memory() // 4 if memory is None else memory,
             "max_running": max_running,
-            "max_rows": max_rows,
+            "max_rows": _ROWS if max_rows is None else max_rows,
         }
         for name, value in self._limits.items():
             check_positive(value, name)
@@ -103,6 +105,8 @@ class LLM:
         )
         make_policy(policy)
         self.device = device_for(options)
+        if max_rows is None and self.device != "cpu":
+            self._limits["max_rows"] = _GPU_ROWS
         made = drafter_of(drafter, model, self.device)
         report = progress or silent
         how: dict[str, Any] = {"dtype": dtype, "quantize": quantize, "device": self.device}

@@ -1,7 +1,8 @@
 """Steps as CUDA graphs: one for each size of step, so that the host starts a pass by one call.
 
 Sizes are few: a step is filled up to the next. When a size is needed for the first time its kernels
-are compiled and started one by one, and then captured for the next time.
+are compiled and started one by one, and then captured for the next time. A step of many rows takes
+longer than starting its kernels, and is not captured.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 __all__ = ["Graphs", "item_size", "row_size"]
 
 _MOST = 256  # graphs that are kept
+_ROWS = 512  # of a step that is captured, at most
 
 
 def row_size(rows: int) -> int:
@@ -42,16 +44,16 @@ class Graphs:
         self._graphs: OrderedDict[Hashable, Any] = OrderedDict()
         self._memory: Any = None  # that graphs share
 
-    def run(self, key: Hashable, step: Callable[[], None]) -> None:
-        """Do `step`, which starts the same kernels at each call with this key, with the same
-        arguments."""
+    def run(self, key: Hashable, rows: int, step: Callable[[], None]) -> None:
+        """Do `step`, of so many rows, which starts the same kernels at each call with this key,
+        with the same arguments."""
         graph = self._graphs.get(key)
         if graph is not None:
             self._graphs.move_to_end(key)
             graph.replay()
             return
         step()
-        if not self.enabled:
+        if not self.enabled or rows > _ROWS:
             return
         made = torch.cuda.CUDAGraph()
         if self._memory is None:

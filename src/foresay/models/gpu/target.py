@@ -142,7 +142,7 @@ class GpuTarget:
             size = self._size_for(step, layers, with_logits=in_order)
             capacity = size.inputs.row_capacity, size.inputs.item_capacity
             self._staging.send(step, rows.tokens, *capacity)
-            self._graphs.run(size.key, size.run)
+            self._graphs.run(size.key, size.inputs.row_capacity, size.run)
             step.end()
             return self._outputs(size, step.rows, None if in_order else rows.needed, hidden)
 

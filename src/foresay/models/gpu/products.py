@@ -100,7 +100,7 @@ def _gated_shape(rows: int, dtype: torch.dtype) -> _Shape:
         return _Shape(_OUTPUTS, 128, 4, 3)
     if rows <= 64:
         return _Shape(_OUTPUTS, 64, 4, 4)
-    return _Shape(_OUTPUTS, 64, 8 if rows <= _ROWS else 4, 3)
+    return _Shape(_OUTPUTS, 64, 4, 3)
 
 
 def product(rows: Tensor, matrix: Matrix, out: Tensor) -> None:

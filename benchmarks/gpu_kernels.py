@@ -137,7 +137,7 @@ def tree_attention(texts: Sequence[Text], case: Case) -> Callable[[], Sequence[T
         stored[-1].keep(np.arange(text.stored, dtype=np.int32))
     offsets = np.cumsum([0, *rows]).astype(np.int32)
     parents = np.array([parent for text in texts for parent in text.parents], np.int32)
-    step = PagedStep(stored, offsets, parents, tile_rows(heads))
+    step = PagedStep(tuple(stored), offsets, parents, tile_rows(heads))
     step.end()
     for text, kept in zip(texts, stored, strict=True):
         slots = torch.from_numpy(kept.slots().astype(np.int64)).to(device)

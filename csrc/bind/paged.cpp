@@ -9,6 +9,23 @@
 using namespace nanobind::literals;
 
 namespace foresay {
+namespace {
+
+/// A tuple: what is in it lives as long as it does.
+using Texts = nb::typed<nb::tuple, PagedText, nb::ellipsis>;
+
+std::vector<PagedText*> pointers(const Texts& texts) {
+    std::vector<PagedText*> found;
+    found.reserve(texts.size());
+    for (const nb::handle text : texts) {
+        PagedText* pointer = nullptr;
+        if (text.is_none() || !nb::try_cast(text, pointer)) throw InputError("text ", found.size(), " is no PagedText");
+        found.push_back(pointer);
+    }
+    return found;
+}
+
+}  // namespace
 
 void bind_paged(nb::module_& m) {
     nb::class_<PagePool>(m, "PagePool", "Which pages of a device's memory are free; see csrc/paged/pages.hpp.")
@@ -35,14 +52,15 @@ void bind_paged(nb::module_& m) {
         .def("begin_step", &PagedText::begin_step, "rows"_a)
         .def("end_step", &PagedText::end_step, "rows"_a)
         .def("check_integrity", &PagedText::check_integrity);
-    m.def("keep_together", [](const std::vector<PagedText*>& texts, Tokens rows, Tokens offsets) {
+    m.def("keep_together", [](const Texts& given, Tokens rows, Tokens offsets) {
+        const std::vector<PagedText*> texts = pointers(given);
         check_parts("the paths", offsets, texts.size(), rows.size());
         for (size_t i = 0; i < texts.size(); ++i) texts[i]->keep(rows.subspan(offsets[i], offsets[i + 1] - offsets[i]));
     }, "texts"_a, "rows"_a, "offsets"_a, "Each text keeps its rows, as its `keep` does.");
     nb::class_<PagedStep>(m, "PagedStep", "What a device must know of a step; see csrc/paged/step.hpp.")
-        .def("__init__", [](PagedStep* self, std::vector<std::shared_ptr<PagedText>> texts, Tokens offsets, Tokens parents, uint32_t tile_rows) {
-            new (self) PagedStep(std::move(texts), {offsets.begin(), offsets.end()}, parents, tile_rows);
-        }, "texts"_a, "offsets"_a, "parents"_a, "tile_rows"_a)
+        .def("__init__", [](PagedStep* self, const Texts& texts, Tokens offsets, Tokens parents, uint32_t tile_rows) {
+            new (self) PagedStep(pointers(texts), {offsets.begin(), offsets.end()}, parents, tile_rows);
+        }, "texts"_a, "offsets"_a, "parents"_a, "tile_rows"_a, nb::keep_alive<1, 2>())
         .def_prop_ro("rows", &PagedStep::rows)
         .def_prop_ro("items", &PagedStep::items)
         .def_prop_ro("results", &PagedStep::results)

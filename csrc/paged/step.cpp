@@ -1,7 +1,6 @@
 #include "paged/step.hpp"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "checks.hpp"
 #include "errors.hpp"
@@ -35,20 +34,23 @@ Chunk chunk_of(uint32_t block) {
 
 }  // namespace
 
-PagedStep::PagedStep(std::vector<std::shared_ptr<PagedText>> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows)
+PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows)
     : texts_(std::move(texts)), offsets_(std::move(offsets)) {
     check_parts("the step", offsets_, texts_.size(), parents.size());
     if (texts_.empty() || !tile_rows) throw InputError("the step has ", texts_.size(), " texts in tiles of ", tile_rows, " rows; expected at least 1 of each");
-    std::unordered_set<const PagedText*> seen;
-    for (size_t i = 0; i < texts_.size(); ++i) {
+    for (size_t i = 0; i < texts_.size(); ++i)
         if (!texts_[i] || &texts_[i]->pool() != &texts_[0]->pool()) throw InputError("text ", i, " is of another memory; expected texts of one target");
-        if (!seen.insert(texts_[i].get()).second) throw InputError("a text is in the step twice; expected each once");
-    }
+    std::vector<PagedText*> sorted = texts_;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) throw InputError("a text is in the step twice; expected each once");
     for (size_t i = 0; i < texts_.size(); ++i)
         for (int32_t row = offsets_[i]; row < offsets_[i + 1]; ++row)
             if (const int32_t parent = parents[row]; parent < -1 || parent >= row - offsets_[i])
                 throw InputError("parent ", parent, " of row ", row - offsets_[i], " is none; expected -1 or an earlier row");
     for (size_t i = 0; i < texts_.size(); ++i) texts_[i]->begin_step(static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));
+    size_t stored = 0;
+    for (const PagedText* text : texts_) stored += text->length() / kBlock + 2 * kBlock;
+    heap_.reserve(stored + parents.size()), items_.reserve(stored / 4 * kItemFields);
     for (auto* column : {&positions_, &slots_, &row_paths_, &first_results_, &strides_, &counts_}) column->resize(parents.size());
     for (size_t i = 0; i < texts_.size(); ++i) {
         const auto first = static_cast<uint32_t>(offsets_[i]), count = static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]);
@@ -60,10 +62,10 @@ PagedStep::PagedStep(std::vector<std::shared_ptr<PagedText>> texts, std::vector<
 void PagedStep::add_paths(const PagedText& text, std::span<const int32_t> parents, uint32_t first) {
     const uint32_t stored = text.length(), begin = stored / kBlock * kBlock;
     const auto count = static_cast<int32_t>(parents.size());
-    std::vector<bool> inner(parents.size());
+    std::vector<uint8_t> inner(parents.size());
     for (int32_t row = 0; row < count; ++row) {
         const int32_t parent = parents[row];
-        if (parent >= 0) inner[parent] = true;
+        if (parent >= 0) inner[parent] = 1;
         positions_[first + row] = parent < 0 ? static_cast<int32_t>(stored) : positions_[first + parent] + 1;
         slots_[first + row] = text.slot(stored + static_cast<uint32_t>(row));
         row_paths_[first + row] = -1;

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -30,7 +29,8 @@ public:
 
     /// Text i has the rows offsets[i] up to offsets[i + 1]; parents count within a text's rows, -1 follows what is stored. Makes
     /// room in the texts. Throws InputError, and std::bad_alloc where the pool has no page left.
-    PagedStep(std::vector<std::shared_ptr<PagedText>> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
+    /// The texts must live as long as the step.
+    PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
 
     uint32_t rows() const noexcept { return static_cast<uint32_t>(positions_.size()); }
     uint32_t items() const noexcept { return static_cast<uint32_t>(items_.size() / kItemFields); }
@@ -49,7 +49,7 @@ private:
     void add_paths(const PagedText& text, std::span<const int32_t> parents, uint32_t first);
     void add_items(const PagedText& text, uint32_t first, uint32_t rows, uint32_t tile_rows);
 
-    std::vector<std::shared_ptr<PagedText>> texts_;
+    std::vector<PagedText*> texts_;
     std::vector<int32_t> offsets_;
     std::vector<int32_t> positions_, slots_, row_paths_, first_results_, strides_, counts_;  // of rows
     std::vector<int32_t> items_, path_slots_, path_ends_, heap_;

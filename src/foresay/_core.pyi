@@ -494,13 +494,13 @@ class PagedText:
 
     def check_integrity(self) -> None: ...
 
-def keep_together(texts: Sequence[PagedText], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+def keep_together(texts: tuple[PagedText, ...], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
     """Each text keeps its rows, as its `keep` does."""
 
 class PagedStep:
     """What a device must know of a step; see csrc/paged/step.hpp."""
 
-    def __init__(self, texts: Sequence[PagedText], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tile_rows: int) -> None: ...
+    def __init__(self, texts: tuple[PagedText, ...], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tile_rows: int) -> None: ...
 
     @property
     def rows(self) -> int: ...

@@ -26,7 +26,8 @@ __all__ = ["Compute", "forward_and_verify"]
 
 Compute: TypeAlias = Callable[[Step, Wants, Timings], Outcome]
 """compute(step, wants, laps): the outcome of a step whose parts are made. It ends the lap "forward"
-with the forward pass; what follows is the lap "verify"."""
+with the forward pass; what follows is the lap "verify". Where a device computes meanwhile, it calls
+`step.meanwhile` and says so in the outcome."""
 
 
 def forward_and_verify(target: Target) -> Compute:
@@ -37,6 +38,8 @@ def forward_and_verify(target: Target) -> Compute:
         if not step.decoding:  # of which nothing is read, so that it would be timed with the next
             outputs.wait()
         laps.end("forward")
+        if outputs.on_gpu:
+            step.meanwhile()
         own = len(outputs.logits) - int(step.parts.prefill_logits.sum())
         logits = outputs.logits[:own]
         verified, logprobs = _verify(step, logits)
@@ -48,7 +51,7 @@ def forward_and_verify(target: Target) -> Compute:
             prompts = [turn.request for turn in step.turns]
             pairs = list(zip(prompts, counts, strict=True))
             note_prompt_logprobs(pairs, outputs.logits[own:])
-        return Outcome(verified, logprobs, topk, outputs.hidden, showing)
+        return Outcome(verified, logprobs, topk, outputs.hidden, showing, outputs.on_gpu)
 
     return compute
 

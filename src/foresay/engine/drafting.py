@@ -70,6 +70,7 @@ class CheckedDrafter:
         self._vocabulary = target.vocabulary
         self._with_sources = with_sources and self._able.sources is not None
         self._open: set[int] = set()  # requests with a proposal that was not observed yet
+        self._untold: tuple[list[Any], VerdictBatch] | None = None  # what `catch_up` will tell
 
     @property
     def active(self) -> bool:
@@ -99,7 +100,10 @@ class CheckedDrafter:
 
         Valid until: `finish`.
         """
-        if self._drafter is None or request.begun:
+        if request.begun:
+            return None
+        self.catch_up()
+        if self._drafter is None:
             return None
         begin = self._drafter.begin
         try:
@@ -174,6 +178,9 @@ class CheckedDrafter:
         numbers = [request.number for request in requests]
         # After a step that failed, states still have its drafts: they are replaced by none.
         if not any(budgets) and self._open.isdisjoint(numbers):
+            return _nothing(len(requests))
+        self.catch_up()
+        if self._drafter is None:
             return _nothing(len(requests))
         self._open.update(numbers)
         try:
@@ -250,8 +257,13 @@ class CheckedDrafter:
             found = [] if self._drafter is None else self._tell(best, request, verdict) or []
             request.sources += found + [Source.MODEL] * (len(verdict.tokens) - len(found))
 
-    def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
-        """Tell the drafter what was committed; a request without new tokens is left out."""
+    def observe(
+        self, requests: Sequence[Request], verdicts: VerdictBatch, *, later: bool = False
+    ) -> None:
+        """Tell the drafter what was committed; a request without new tokens is left out. `later`:
+        at the next `catch_up`, or before anything else is asked of it or told to it.
+        """
+        self.catch_up()
         if self._drafter is None:
             return
         sizes = sizes_of(verdicts.offsets).tolist()
@@ -264,7 +276,15 @@ class CheckedDrafter:
             kept = [at for at, (r, size) in enumerate(pairs) if size and r.begun]
             verdicts = VerdictBatch.of([verdicts[at] for at in kept])
         # A copy: whatever the drafter does with it, the step goes on.
-        self._tell(self._drafter.observe, [request.state for request in told], verdicts.copy())
+        self._untold = [request.state for request in told], verdicts.copy()
+        if not later:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Tell the drafter what was to be told later."""
+        untold, self._untold = self._untold, None
+        if untold is not None and self._drafter is not None:
+            self._tell(self._drafter.observe, *untold)
 
     def finish(self, request: Request) -> None:
         """End a request, if it has begun.
@@ -279,6 +299,7 @@ class CheckedDrafter:
 
     def drop_group(self, group: str, tenant: str | None) -> None:
         """Drop a group, if the drafter has groups."""
+        self.catch_up()
         if self._able.groups is None:
             return
         try:
@@ -307,6 +328,9 @@ class CheckedDrafter:
         return 0 if memory is None else self._tell(lambda: int(memory.bytes_used())) or 0
 
     def _tell(self, call: Callable[..., T], *values: Any) -> T | None:
+        self.catch_up()
+        if self._drafter is None:  # it failed in that
+            return None
         try:
             return call(*values)
         except Exception as error:

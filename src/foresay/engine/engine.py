@@ -106,7 +106,7 @@ class Engine:
         self.target = target
         make_policy(policy)  # an invalid one is refused before the long work
         used = "none" if drafter is None else policy
-        cost = measured_cost(target, progress) if used == "adaptive" else None
+        cost = measured_cost(target, progress, tokens=tokens) if used == "adaptive" else None
         self.policy = make_policy(used, cost)
         # A protocol is slow to check, and this is asked in every step.
         self._pricing = self.policy if isinstance(self.policy, Pricing) else None
@@ -271,6 +271,7 @@ class Engine:
             return failed
         laps.end("draft")
         step.parts = parts_of(step, self.target)
+        step.meanwhile = self.drafter.catch_up
         outcome = self._compute(step, self.drafter.wants, laps)
         laps.end("verify")
         verdicts = self._commit(step, outcome)
@@ -360,7 +361,7 @@ class Engine:
         keep_parts(step, verified.verdicts, self._keeps_together)
         self.drafter.note_sources(step.decoding, verdicts)
         append_committed(step.decoding, verdicts)
-        self.drafter.observe(step.decoding, verdicts)
+        self.drafter.observe(step.decoding, verdicts, later=outcome.overlaps)
         for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending
             if reason is not None:

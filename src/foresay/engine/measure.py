@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -10,10 +11,11 @@ import numpy as np
 
 from foresay.budget.cost import Sample, StepCost
 from foresay.draft import Draft
+from foresay.engine.pages import PAGE
 from foresay.machine import seconds_kept_waiting
 from foresay.models.progress import Progress, silent
 from foresay.models.remembered import Memory, is_remembering
-from foresay.models.target import SequenceInput, Target, TextKv
+from foresay.models.target import FillsUp, SequenceInput, Target, TextKv
 
 __all__ = ["measured_cost"]
 
@@ -25,6 +27,7 @@ _LEAST = _FIRST + _REPEATED  # steps that are timed even if they take longer: fe
 _NOTICED = 0.1  # seconds: of a shorter step, warming up is a large part
 _WAITED = 0.1  # of the time: so long may threads have waited for a processor
 _CALM = 1.2  # how much longer than the shortest a step may usually take
+_EDGES = 400  # rows: what more of them take is learned later
 _MOST = 200  # remembered samples: some 100 are written
 _SHORTEST, _LONGEST = 1e-7, 1e4  # seconds of a remembered step
 
@@ -35,6 +38,11 @@ class _Kind(NamedTuple):
     context: int
     requests: int
     rows: int
+
+    @property
+    def takes(self) -> int:
+        """Tokens of memory: the texts share what is stored, and pages are filled up."""
+        return self.context + self.requests * (self.rows + 2 * PAGE)
 
     def sample(self, seconds: float) -> Sample:
         rows = self.requests * self.rows
@@ -54,13 +62,23 @@ _KINDS = (
     *(_Kind(512, 8, 2), _Kind(64, 8, 3), _Kind(64, 8, 6), _Kind(512, 1, 32), _Kind(512, 8, 4)),
 )
 
+# Of many requests: only where steps are filled up, and many requests are what they are for.
+_MANY = (
+    *(_Kind(64, 64, 1), _Kind(64, 64, 2), _Kind(512, 64, 1), _Kind(64, 128, 1), _Kind(64, 256, 1)),
+)
+
 
 def measured_cost(
-    target: Target, progress: Progress = silent, *, remember: bool | None = None
+    target: Target,
+    progress: Progress = silent,
+    *,
+    tokens: int = 1 << 30,
+    remember: bool | None = None,
 ) -> StepCost:
     """The cost of steps, fitted to timed ones; to those of an earlier start, where the target has
     an `identity`: a text that names its weights and all that its steps' times depend on.
 
+    tokens    that there is memory for
     remember  whether to use and keep such files; None: unless FORESAY_REMEMBER is 0
 
     The times are kept in the cache. Raises: what `progress` raises.
@@ -69,12 +87,12 @@ def measured_cost(
         remember = is_remembering()
     identity = target.identity
     if identity is None or not remember:
-        return _fitted(_samples(target, progress))
+        return _fitted(_samples(target, progress, tokens))
     memory = Memory("steps", identity, target.threads)
     samples = remembered_samples(memory.read())
     if samples is None:
         begin, waited = perf_counter(), seconds_kept_waiting()
-        samples = _samples(target, progress)
+        samples = _samples(target, progress, tokens)
         waited, took = seconds_kept_waiting() - waited, perf_counter() - begin
         if _are_calm(samples) and waited < _WAITED * took:
             memory.write(samples)
@@ -119,9 +137,13 @@ def _are_calm(samples: list[Sample]) -> bool:
     return len(spreads) >= _REPEATED and float(np.median(spreads)) < _CALM
 
 
-def _samples(target: Target, progress: Progress) -> list[Sample]:
-    kinds = [kind for kind in _KINDS if kind.context + kind.rows < target.context]
-    texts = {size: _texts(target, size) for size in {kind.context for kind in kinds}}
+def _samples(target: Target, progress: Progress, tokens: int) -> list[Sample]:
+    known = _known(target, tokens)
+    kinds = [kind for kind in known if kind.context + kind.rows < target.context]
+    texts = {
+        size: _texts(target, size, max(kind.requests for kind in kinds if kind.context == size))
+        for size in {kind.context for kind in kinds}
+    }
     samples: list[Sample] = []
     begin = perf_counter()
     # Some are timed twice early on, so that also a large model's times can be told to be calm.
@@ -153,12 +175,21 @@ def _timed(target: Target, kind: _Kind, kvs: list[TextKv]) -> float:
         prepared = True
 
 
-def _texts(target: Target, size: int) -> list[TextKv]:
-    """A text of `size` stored tokens, as often as one step may need it. What is stored is made up:
+def _known(target: Target, tokens: int) -> Sequence[_Kind]:
+    """The kinds of steps that are timed."""
+    if not isinstance(target, FillsUp):
+        return _KINDS
+    edges = [rows for size in target.row_sizes for rows in (size, size + 1) if rows <= _EDGES]
+    kinds = dict.fromkeys([*_KINDS, *(_Kind(64, 1, rows) for rows in edges), *_MANY])
+    return [kind for kind in kinds if kind.takes <= tokens]  # its memory is of one size
+
+
+def _texts(target: Target, size: int, count: int = 8) -> list[TextKv]:
+    """A text of `size` stored tokens, as often as one step needs it. What is stored is made up:
     attention takes as long, and a real prefill would take longer than all that is timed.
     """
     first = target.open_filled(size)
-    others = [target.open() for _ in range(max(kind.requests for kind in _KINDS) - 1)]
+    others = [target.open() for _ in range(count - 1)]
     for other in others:
         other.copy_from(first, size)
     return [first, *others]

@@ -55,6 +55,8 @@ class Step:
     """What drafted tokens were sampled from under rule rejection, by index in `decoding`."""
     parts: StepParts = field(init=False)
     """The inputs of the model, one for each turn."""
+    meanwhile: Callable[[], None] = lambda: None
+    """What can be done while a device computes the step."""
 
     def count(self, verdicts: VerdictBatch, laps: Timings, ledger: Ledger) -> None:
         """Add the step to the statistics of its requests."""
@@ -78,6 +80,7 @@ class Outcome:
     topk      the likeliest tokens after each row of `decoding`, if the drafter wants them
     hidden    the last hidden states of all rows, if the drafter wants them
     showing   seconds that finding `topk` took
+    overlaps  whether a forward pass returns before the device has computed it
     """
 
     verified: Verified
@@ -85,6 +88,7 @@ class Outcome:
     topk: TopK | None = None
     hidden: Tensor | None = None
     showing: float = 0.0
+    overlaps: bool = False
 
 
 class Timings:

@@ -29,6 +29,7 @@ from foresay.draft import Draft
 from foresay.errors import InputError
 
 __all__ = [
+    "FillsUp",
     "Hidden",
     "InPlaceTarget",
     "KeepsTogether",
@@ -171,6 +172,17 @@ class InPlaceTarget(LoadedTarget, Protocol):
         more.
         """
         ...
+
+
+@runtime_checkable
+class FillsUp(Protocol):
+    """A target that fills up its steps to one of few sizes: behind each of them a step takes longer
+    at once.
+
+    row_sizes  the rows of these sizes, rising
+    """
+
+    row_sizes: Sequence[int]
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Graphs", "item_size", "row_size"]
+__all__ = ["ROW_SIZES", "Graphs", "item_size", "row_size"]
 
 _MOST = 256  # graphs that are kept
 _ROWS = 512  # of a step that is captured, at most
@@ -26,6 +26,10 @@ def row_size(rows: int) -> int:
         return next(size for size in (16, 32, 64) if size >= rows)
     grain = max(32, 1 << ((rows - 1).bit_length() - 3))
     return -(-rows // grain) * grain
+
+
+ROW_SIZES = sorted({row_size(rows) for rows in range(1, 1025)})
+"""Of steps that are not a long prefill."""
 
 
 def item_size(items: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy as copy_of
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from foresay.errors import InputError
 from foresay.models.gpu.attention import BLOCK, tile_rows
 from foresay.models.gpu.decoder import Decoder
 from foresay.models.gpu.elementwise import copy_slots
-from foresay.models.gpu.graphs import Graphs, item_size, row_size
+from foresay.models.gpu.graphs import ROW_SIZES, Graphs, item_size, row_size
 from foresay.models.gpu.inputs import Staging, StepInputs
 from foresay.models.gpu.workspace import Sizes, Workspace, WorkspaceMemory
 from foresay.models.parts import kvs_of
@@ -78,6 +78,7 @@ class GpuTarget:
         self.version = 0
         self.depth = config.layers
         self.threads = 1
+        self.row_sizes = ROW_SIZES
         self.identity = identity
         self.model: Any = None  # of transformers, if the weights are its own
         self._tensors, self._names = tensors, names
@@ -97,6 +98,7 @@ class GpuTarget:
         self._graphs = Graphs(enabled=whole and self.device.type == "cuda")
         self._sizes: dict[Hashable, _StepSize] = {}
         self._tile_rows = tile_rows(heads)
+        self._index = self.device.index if self.device.type == "cuda" else None
         self._grown = 0
 
     @property
@@ -134,7 +136,7 @@ class GpuTarget:
     def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         layers = _checked(hidden, self.depth)
-        kvs: Any = kvs_of(parts)
+        kvs: Any = tuple(kvs_of(parts))
         step = PagedStep(kvs, rows.offsets, rows.parents, self._tile_rows)
         in_order = len(rows.needed) == step.rows and not rows.prefill.any()
         with self._here(), torch.inference_mode():
@@ -148,7 +150,7 @@ class GpuTarget:
 
     def keep_together(self, kvs: Sequence[Any], rows: Int32s, offsets: Int32s, /) -> None:
         """See `target.KeepsTogether`."""
-        keep_together(list(kvs), rows, offsets)
+        keep_together(tuple(kvs), rows, offsets)
 
     def _size_for(self, step: PagedStep, layers: Sequence[int], *, with_logits: bool) -> _StepSize:
         """The size that a step is filled up to."""
@@ -205,14 +207,11 @@ class GpuTarget:
                 block=BLOCK, width=width, many=16, num_warps=4,
             )  # fmt: skip
 
-    @contextmanager
-    def _here(self) -> Iterator[None]:
+    def _here(self) -> AbstractContextManager[Any]:
         """Triton starts kernels on the current device."""
-        if self.device.type != "cuda":
-            yield
-            return
-        with torch.cuda.device(self.device):
-            yield
+        if self._index is None or self._index == torch.cuda.current_device():
+            return nullcontext()
+        return torch.cuda.device(self._index)
 
     def only(self, kept: Sequence[int]) -> GpuTarget:
         """See `skipping.HasLayers`."""

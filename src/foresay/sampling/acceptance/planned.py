@@ -221,7 +221,7 @@ def _penalise(part: Tensor, texts: int, sent: Sent, kernel: Kernel) -> None:
 
 
 def _penalised(values: Tensor, counts: Tensor, seen: Tensor, columns: Tensor) -> Tensor:
-    repetition, presence, frequency = columns
+    repetition, presence, frequency = columns[0], columns[1], columns[2]
     repeated = torch.where(values < 0, values * repetition, values / repetition)
     values = torch.where(seen > 0, repeated, values)
     # Twice, not once with a sum: the order of roundings is part of the definition.

@@ -29,7 +29,8 @@ public:
     static constexpr uint32_t kPathFields = 2;
 
     /// Text i has the rows offsets[i] up to offsets[i + 1]; parents count within a text's rows, -1 follows what is stored. Makes
-    /// room in the texts. Throws InputError, and std::bad_alloc where the pool has no page left.
+    /// room in the texts. Throws InputError, and std::bad_alloc where the pool has too few pages; then texts keep
+    /// what is stored.
     PagedStep(std::vector<std::shared_ptr<PagedText>> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
 
     uint32_t rows() const noexcept { return static_cast<uint32_t>(positions_.size()); }
@@ -42,8 +43,8 @@ public:
     /// Writes rows, items and paths, each field behind the other, for so many rows and items; then the heap. Rows that only fill
     /// up write to page 0 and see nothing. Throws InputError if something does not fit.
     void fill(std::span<const int32_t> tokens, uint32_t row_capacity, uint32_t item_capacity, std::span<int32_t> out) const;
-    /// The rows were computed: the texts may keep them.
-    void end() noexcept;
+    /// The rows were computed: the texts may keep them. Throws InputError if a text has changed since.
+    void end();
 
 private:
     void add_paths(const PagedText& text, std::span<const int32_t> parents, uint32_t first);

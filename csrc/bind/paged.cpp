@@ -2,8 +2,11 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <unordered_set>
+
 #include "bind/bind.hpp"
 #include "checks.hpp"
+#include "errors.hpp"
 #include "paged/step.hpp"
 
 using namespace nanobind::literals;
@@ -55,8 +58,15 @@ void bind_paged(nb::module_& m) {
     m.def("keep_together", [](const Texts& given, Tokens rows, Tokens offsets) {
         const std::vector<PagedText*> texts = pointers(given);
         check_parts("the paths", offsets, texts.size(), rows.size());
-        for (size_t i = 0; i < texts.size(); ++i) texts[i]->keep(rows.subspan(offsets[i], offsets[i + 1] - offsets[i]));
-    }, "texts"_a, "rows"_a, "offsets"_a, "Each text keeps its rows, as its `keep` does.");
+        const auto path = [&](size_t i) { return rows.subspan(offsets[i], offsets[i + 1] - offsets[i]); };
+        std::unordered_set<const PagedText*> seen;
+        for (size_t i = 0; i < texts.size(); ++i) {
+            if (!texts[i]) throw InputError("text ", i, " is None; expected a text");
+            if (!seen.insert(texts[i]).second) throw InputError("text ", i, " is given twice; expected each once");
+            texts[i]->check_path(path(i));
+        }
+        for (size_t i = 0; i < texts.size(); ++i) texts[i]->keep(path(i));
+    }, "texts"_a, "rows"_a, "offsets"_a, "Each text keeps its rows, as its `keep` does; if one cannot, none does.");
     nb::class_<PagedStep>(m, "PagedStep", "What a device must know of a step; see csrc/paged/step.hpp.")
         .def("__init__", [](PagedStep* self, const Texts& texts, Tokens offsets, Tokens parents, uint32_t tile_rows) {
             new (self) PagedStep(pointers(texts), {offsets.begin(), offsets.end()}, parents, tile_rows);
@@ -68,7 +78,7 @@ void bind_paged(nb::module_& m) {
         .def("fill", [](const PagedStep& self, Tokens tokens, uint32_t row_capacity, uint32_t item_capacity,
                         nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
             self.fill(tokens, row_capacity, item_capacity, {out.data(), out.size()});
-        }, "tokens"_a, "row_capacity"_a, "item_capacity"_a, "out"_a, "Writes into out.")
+        }, "tokens"_a, "row_capacity"_a, "item_capacity"_a, "out"_a.noconvert(), "Writes into out.")
         .def("end", &PagedStep::end);
 }
 

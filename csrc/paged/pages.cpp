@@ -63,10 +63,14 @@ void PagedText::leave_only(size_t pages) noexcept {
     }
 }
 
-void PagedText::keep(std::span<const int32_t> path) {
+void PagedText::check_path(std::span<const int32_t> path) const {
     for (size_t i = 0; i < path.size(); ++i)
         if (path[i] < (i ? path[i - 1] + 1 : 0) || static_cast<uint32_t>(path[i]) >= rows_)
             throw InputError("the path has row ", path[i], " at index ", i, "; expected rows of 0 to ", int64_t{rows_} - 1, ", in order");
+}
+
+void PagedText::keep(std::span<const int32_t> path) {
+    check_path(path);
     std::vector<int32_t> from, to;
     for (size_t i = 0; i < path.size(); ++i)
         if (static_cast<size_t>(path[i]) != i) {
@@ -74,13 +78,13 @@ void PagedText::keep(std::span<const int32_t> path) {
             to.push_back(slot(length_ + static_cast<uint32_t>(i)));
         }
     if (!from.empty()) pool_->copy(from, to);
-    length_ += static_cast<uint32_t>(path.size()), rows_ = 0;
+    length_ += static_cast<uint32_t>(path.size()), rows_ = begun_ = 0;
     leave_only(pages_for(length_));
 }
 
 void PagedText::cut(uint32_t length) {
     if (length > length_) throw InputError("length is ", length, "; expected 0 to ", length_);
-    length_ = length, rows_ = 0;
+    length_ = length, rows_ = begun_ = 0;
     leave_only(pages_for(length_));
 }
 
@@ -108,9 +112,15 @@ void PagedText::copy_from(const PagedText& other, uint32_t length) {
 
 void PagedText::begin_step(uint32_t rows) {
     if (uint64_t{length_} + rows > kMaxTokens) throw InputError("the text has ", uint64_t{length_} + rows, " tokens; expected at most ", kMaxTokens);
-    rows_ = 0;
+    rows_ = begun_ = 0;
     const size_t needed = pages_for(uint64_t{length_} + rows), first = length_ / PagePool::kPage;
-    if (first < pages_.size() && pool_->shared(pages_[first])) {  // a text that was cut, and whose page another has as well
+    leave_only(std::max(needed, pages_for(length_)));
+    const bool split = first < pages_.size() && pool_->shared(pages_[first]);  // it was cut, and another text has the page as well
+    if (std::max(needed, pages_.size()) - pages_.size() + split > pool_->free()) {
+        leave_only(pages_for(length_));
+        throw std::bad_alloc();
+    }
+    if (split) {
         const uint32_t page = pool_->take();
         std::vector<int32_t> from, to;
         for (uint32_t i = 0; i < length_ % PagePool::kPage; ++i) {
@@ -121,8 +131,13 @@ void PagedText::begin_step(uint32_t rows) {
         pool_->release(pages_[first]);
         pages_[first] = page;
     }
-    leave_only(std::max(needed, pages_for(length_)));
     while (pages_.size() < needed) pages_.push_back(pool_->take());
+    begun_ = rows;
+}
+
+void PagedText::end_step(uint32_t rows) {
+    if (rows > begun_) throw InputError("a step of ", rows, " rows has ended in a text; expected at most ", begun_, ", which it has room for");
+    rows_ = rows;
 }
 
 void PagedText::check_integrity() const {

@@ -62,6 +62,8 @@ public:
         return static_cast<int32_t>(pages_[position / PagePool::kPage] * PagePool::kPage + position % PagePool::kPage);
     }
 
+    /// Throws InputError for rows that `keep` does not take.
+    void check_path(std::span<const int32_t> path) const;
     /// The rows `path` of the last step, strictly increasing, become the text's next tokens. Throws InputError.
     void keep(std::span<const int32_t> path);
     /// Throws InputError.
@@ -72,10 +74,10 @@ public:
     void check_integrity() const;
 
     /// Makes room for the rows of a step, in pages that no other text has; the rows of the step before are gone. Throws
-    /// InputError, std::bad_alloc; the stored tokens stay in both cases.
+    /// InputError, std::bad_alloc; the stored tokens stay in both cases, and no room is taken.
     void begin_step(uint32_t rows);
-    /// The step's rows were computed.
-    void end_step(uint32_t rows) noexcept { rows_ = rows; }
+    /// The step's rows were computed. Throws InputError if there is no room for so many, as in a text that has changed since.
+    void end_step(uint32_t rows);
 
 private:
     void leave_only(size_t pages) noexcept;
@@ -83,6 +85,7 @@ private:
     std::shared_ptr<PagePool> pool_;
     std::vector<uint32_t> pages_;
     uint32_t length_ = 0, rows_ = 0;
+    uint32_t begun_ = 0;  // rows that there is room for
 };
 
 }  // namespace foresay

@@ -47,10 +47,19 @@ PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets
         for (int32_t row = offsets_[i]; row < offsets_[i + 1]; ++row)
             if (const int32_t parent = parents[row]; parent < -1 || parent >= row - offsets_[i])
                 throw InputError("parent ", parent, " of row ", row - offsets_[i], " is none; expected -1 or an earlier row");
+<<<<<<< HEAD
     for (size_t i = 0; i < texts_.size(); ++i) texts_[i]->begin_step(static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));
     size_t stored = 0;
     for (const PagedText* text : texts_) stored += text->length() / kBlock + 2 * kBlock;
     heap_.reserve(stored + parents.size()), items_.reserve(stored / 4 * kItemFields);
+=======
+    try {
+        for (size_t i = 0; i < texts_.size(); ++i) texts_[i]->begin_step(static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));
+    } catch (...) {
+        for (const auto& text : texts_) text->cut(text->length());  // gives back what it has taken
+        throw;
+    }
+>>>>>>> tests
     for (auto* column : {&positions_, &slots_, &row_paths_, &first_results_, &strides_, &counts_}) column->resize(parents.size());
     for (size_t i = 0; i < texts_.size(); ++i) {
         const auto first = static_cast<uint32_t>(offsets_[i]), count = static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]);
@@ -89,8 +98,8 @@ void PagedStep::add_items(const PagedText& text, uint32_t first, uint32_t rows, 
     const uint32_t stored = text.length();
     const auto pages = static_cast<int32_t>(heap_.size());
     for (uint32_t block = 0; block < stored / kBlock; ++block) heap_.push_back(text.slot(block * kBlock) / static_cast<int32_t>(kBlock));
-    for (uint32_t begin = first; begin < first + rows; begin += tile_rows) {
-        const uint32_t size = std::min(tile_rows, first + rows - begin);
+    for (uint32_t begin = first, size; begin < first + rows; begin += size) {
+        size = std::min(tile_rows, first + rows - begin);
         const auto [low, high] = std::minmax_element(positions_.begin() + begin, positions_.begin() + begin + size);
         const auto [from, to] = std::minmax_element(row_paths_.begin() + begin, row_paths_.begin() + begin + size);
         const uint32_t last = static_cast<uint32_t>(*high) / kBlock, chunks = chunk_of(last).number + 1;
@@ -137,7 +146,7 @@ void PagedStep::fill(std::span<const int32_t> tokens, uint32_t row_capacity, uin
     std::copy(heap_.begin(), heap_.end(), at);
 }
 
-void PagedStep::end() noexcept {
+void PagedStep::end() {
     for (size_t i = 0; i < texts_.size(); ++i) texts_[i]->end_step(static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));
 }
 

@@ -28,9 +28,15 @@ public:
     static constexpr uint32_t kPathFields = 2;
 
     /// Text i has the rows offsets[i] up to offsets[i + 1]; parents count within a text's rows, -1 follows what is stored. Makes
+<<<<<<< HEAD
     /// room in the texts. Throws InputError, and std::bad_alloc where the pool has no page left.
     /// The texts must live as long as the step.
     PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
+=======
+    /// room in the texts. Throws InputError, and std::bad_alloc where the pool has too few pages; then texts keep
+    /// what is stored.
+    PagedStep(std::vector<std::shared_ptr<PagedText>> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
+>>>>>>> tests
 
     uint32_t rows() const noexcept { return static_cast<uint32_t>(positions_.size()); }
     uint32_t items() const noexcept { return static_cast<uint32_t>(items_.size() / kItemFields); }
@@ -42,8 +48,8 @@ public:
     /// Writes rows, items and paths, each field behind the other, for so many rows and items; then the heap. Rows that only fill
     /// up write to page 0 and see nothing. Throws InputError if something does not fit.
     void fill(std::span<const int32_t> tokens, uint32_t row_capacity, uint32_t item_capacity, std::span<int32_t> out) const;
-    /// The rows were computed: the texts may keep them.
-    void end() noexcept;
+    /// The rows were computed: the texts may keep them. Throws InputError if a text has changed since.
+    void end();
 
 private:
     void add_paths(const PagedText& text, std::span<const int32_t> parents, uint32_t first);

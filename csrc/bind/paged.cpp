@@ -22,7 +22,7 @@ std::vector<PagedText*> pointers(const Texts& texts) {
     found.reserve(texts.size());
     for (const nb::handle text : texts) {
         PagedText* pointer = nullptr;
-        if (text.is_none() || !nb::try_cast(text, pointer)) throw InputError("text ", found.size(), " is no PagedText");
+        if (text.is_none() || !nb::try_cast(text, pointer)) throw InputError("text ", found.size(), " is no PagedText; expected texts alone");
         found.push_back(pointer);
     }
     return found;
@@ -61,7 +61,6 @@ void bind_paged(nb::module_& m) {
         const auto path = [&](size_t i) { return rows.subspan(offsets[i], offsets[i + 1] - offsets[i]); };
         std::unordered_set<const PagedText*> seen;
         for (size_t i = 0; i < texts.size(); ++i) {
-            if (!texts[i]) throw InputError("text ", i, " is None; expected a text");
             if (!seen.insert(texts[i]).second) throw InputError("text ", i, " is given twice; expected each once");
             texts[i]->check_path(path(i));
         }

@@ -47,19 +47,15 @@ PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets
         for (int32_t row = offsets_[i]; row < offsets_[i + 1]; ++row)
             if (const int32_t parent = parents[row]; parent < -1 || parent >= row - offsets_[i])
                 throw InputError("parent ", parent, " of row ", row - offsets_[i], " is none; expected -1 or an earlier row");
-<<<<<<< HEAD
-    for (size_t i = 0; i < texts_.size(); ++i) texts_[i]->begin_step(static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));
-    size_t stored = 0;
-    for (const PagedText* text : texts_) stored += text->length() / kBlock + 2 * kBlock;
-    heap_.reserve(stored + parents.size()), items_.reserve(stored / 4 * kItemFields);
-=======
     try {
         for (size_t i = 0; i < texts_.size(); ++i) texts_[i]->begin_step(static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));
     } catch (...) {
-        for (const auto& text : texts_) text->cut(text->length());  // gives back what it has taken
+        for (PagedText* text : texts_) text->cut(text->length());  // gives back what it has taken
         throw;
     }
->>>>>>> tests
+    size_t stored = 0;
+    for (const PagedText* text : texts_) stored += text->length() / kBlock + 2 * kBlock;
+    heap_.reserve(stored + parents.size()), items_.reserve(stored / 4 * kItemFields);
     for (auto* column : {&positions_, &slots_, &row_paths_, &first_results_, &strides_, &counts_}) column->resize(parents.size());
     for (size_t i = 0; i < texts_.size(); ++i) {
         const auto first = static_cast<uint32_t>(offsets_[i]), count = static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]);

@@ -28,15 +28,9 @@ public:
     static constexpr uint32_t kPathFields = 2;
 
     /// Text i has the rows offsets[i] up to offsets[i + 1]; parents count within a text's rows, -1 follows what is stored. Makes
-<<<<<<< HEAD
-    /// room in the texts. Throws InputError, and std::bad_alloc where the pool has no page left.
-    /// The texts must live as long as the step.
+    /// room in the texts, which must live as long as the step. Throws InputError, and std::bad_alloc where the pool has too few
+    /// pages; then texts keep what is stored.
     PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
-=======
-    /// room in the texts. Throws InputError, and std::bad_alloc where the pool has too few pages; then texts keep
-    /// what is stored.
-    PagedStep(std::vector<std::shared_ptr<PagedText>> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
->>>>>>> tests
 
     uint32_t rows() const noexcept { return static_cast<uint32_t>(positions_.size()); }
     uint32_t items() const noexcept { return static_cast<uint32_t>(items_.size() / kItemFields); }

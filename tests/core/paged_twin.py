@@ -71,7 +71,7 @@ class Memory:
         pages = [text.pages for text in texts]
         for text in texts:
             text.rows, text.parents = [], []
-        step = PagedStep(pages, offsets, int32s(chain(*parents)), tile)
+        step = PagedStep(tuple(pages), offsets, int32s(chain(*parents)), tile)
         self.copy()
         step.end()
         for text, own in zip(texts, parents, strict=True):

@@ -41,7 +41,7 @@ def some_path(rng: random.Random, parents: list[int]) -> list[int]:
 def keep(texts: list[Text], paths: list[list[int]]) -> None:
     """All at once."""
     pages, rows = [text.pages for text in texts], ints(*chain(*paths))
-    keep_together(pages, rows, np.cumsum([0, *map(len, paths)]).astype(np.int32))
+    keep_together(tuple(pages), rows, np.cumsum([0, *map(len, paths)]).astype(np.int32))
     for text, path in zip(texts, paths, strict=True):
         text.keep(path)
 
@@ -203,7 +203,8 @@ def begun(rows: int = 3, pool: PagePool | None = None) -> PagedText:
 def stepped(**given: Any) -> PagedStep:
     texts = [begun(0, POOL), begun(0, POOL)]
     right = {"texts": texts, "offsets": ints(0, 2, 3), "parents": ints(-1, 0, -1)}
-    return PagedStep(**{**right, "tile_rows": 4, **given})
+    asked = {**right, "tile_rows": 4, **given}
+    return PagedStep(**{**asked, "texts": tuple(asked["texts"])})
 
 
 POOL = PagePool(8)
@@ -222,7 +223,7 @@ def fill(tokens: int = 3, rows: int = 3, items: int = 2, numbers: int = 100) -> 
 def end_after(change: Callable[[PagedText], object]) -> None:
     """The text was changed since the step began."""
     text = PagedText(PagePool(4))
-    step = PagedStep([text], ints(0, 70), ints(*[-1] * 70), 4)
+    step = PagedStep((text,), ints(0, 70), ints(*[-1] * 70), 4)
     change(text)
     step.end()
 
@@ -249,9 +250,12 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a step of a text that was cut": (lambda: end_after(lambda text: text.cut(0)), "70 rows"),
     "of one that was kept": (lambda: end_after(lambda text: text.keep(ints())), "70 rows"),
     "of one in another step": (lambda: end_after(lambda text: text.begin_step(1)), "70 rows"),
-    "paths of other texts": (lambda: keep_together([], ints(0), ints(0)), "the paths"),
-    "a text that is none": (lambda: keep_together([None], ints(), ints(0, 0)), "text 0 is None"),
-    "a text kept twice": (lambda: keep_together([OTHER] * 2, ints(), ints(0, 0, 0)), "twice"),
+    "paths of other texts": (lambda: keep_together((), ints(0), ints(0)), "the paths"),
+    "a text that is none": (
+        lambda: keep_together((None,), ints(), ints(0, 0)),
+        "text 0 is no PagedText",
+    ),
+    "a text kept twice": (lambda: keep_together((OTHER,) * 2, ints(), ints(0, 0, 0)), "twice"),
     "no texts": (lambda: stepped(texts=[], offsets=ints(0), parents=ints()), "has 0 texts"),
     "no tiles": (lambda: stepped(tile_rows=0), "tiles of 0 rows"),
     "few offsets": (lambda: stepped(offsets=ints(0, 3)), "the step"),
@@ -296,9 +300,9 @@ def test_what_is_refused_may_be_tried_again() -> None:
         text.copy_from(PagedText(PagePool(1)), 0)
     many = [begun(), begun(2)]
     with pytest.raises(InputError, match="row 2 at index 0"):
-        keep_together(many, ints(0, 2), ints(0, 1, 2))
+        keep_together(tuple(many), ints(0, 2), ints(0, 1, 2))
     assert [text.length for text in many] == [0, 0]
-    keep_together(many, ints(0, 1), ints(0, 1, 2))
+    keep_together(tuple(many), ints(0, 1), ints(0, 1, 2))
     assert [text.length for text in many] == [1, 1]
 
 

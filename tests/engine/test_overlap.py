@@ -31,9 +31,9 @@ class Watched(SuffixDrafter):
         self.said: list[str] = []
         self.texts: dict[int, list[int]] = {}
 
-    def propose(self, states: Sequence[Any], budgets: Sequence[int]) -> Any:
+    def propose(self, *given: Any, **more: Any) -> Any:
         self.said.append("propose")
-        return super().propose(states, budgets)
+        return super().propose(*given, **more)
 
     def observe(self, states: Sequence[Any], verdicts: Any) -> None:
         self.said.append("observe")

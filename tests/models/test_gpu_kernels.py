@@ -54,7 +54,7 @@ def attended(
     counts = [len(parents) for _, parents in case.texts]
     offsets = np.cumsum([0, *counts]).astype(np.int32)
     parents = ints(*chain(*(parents for _, parents in case.texts)))
-    step = PagedStep(texts, offsets, parents, tile_rows(heads))
+    step = PagedStep(tuple(texts), offsets, parents, tile_rows(heads))
     step.end()
     for text, (_, *both) in zip(texts, values, strict=True):
         slots = torch.from_numpy(text.slots().astype(np.int64))

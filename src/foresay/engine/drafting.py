@@ -169,10 +169,7 @@ class CheckedDrafter:
         return 0.0
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
-        """Drafts for the requests, within their budgets and the vocabulary.
-
-        Mutates: what it remembers of this step.
-        """
+        """Drafts for the requests, within their budgets and the vocabulary."""
         if self._drafter is None:
             return _nothing(len(requests))
         numbers = [request.number for request in requests]
@@ -180,7 +177,7 @@ class CheckedDrafter:
         if not any(budgets) and self._open.isdisjoint(numbers):
             return _nothing(len(requests))
         self.catch_up()
-        if self._drafter is None:
+        if not self.active:  # it failed in that
             return _nothing(len(requests))
         self._open.update(numbers)
         try:

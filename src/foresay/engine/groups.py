@@ -20,17 +20,11 @@ class Groups:
         return len(self._members)
 
     def open(self, tenant: str | None, name: str) -> None:
-        """A group without members.
-
-        Mutates: the groups.
-        """
+        """A group without members."""
         self._members[tenant, name] = set()
 
     def close(self, tenant: str | None, name: str) -> None:
-        """Forget a group, if it is open.
-
-        Mutates: the groups.
-        """
+        """Forget a group, if it is open."""
         self._members.pop((tenant, name), None)
 
     def members(self, tenant: str | None, name: str) -> tuple[Request, ...]:
@@ -38,10 +32,7 @@ class Groups:
         return tuple(self._members.get((tenant, name), ()))
 
     def join(self, request: Request) -> None:
-        """A request is about to be added to the scheduler.
-
-        Mutates: its group.
-        """
+        """A request is about to be added to the scheduler."""
         members = self._members.get((request.tenant, request.group or ""))
         if members is not None:
             members.add(request)
@@ -49,8 +40,6 @@ class Groups:
     def leave(self, request: Request) -> bool:
         """A request is about to end: whether its group is without members now. The group stays
         until `close`, so that after an interrupt this can be called again.
-
-        Mutates: its group.
         """
         members = self._members.get((request.tenant, request.group or ""))
         if members is None:

@@ -69,8 +69,6 @@ class Counted(Hashable, Protocol):
 class Ledger:
     """A row for each request of the last step that was noted: seconds by phase, drafted and
     accepted nodes. `settle` moves a row into the request's statistics.
-
-    Mutates: the statistics of requests.
     """
 
     def __init__(self) -> None:

@@ -70,8 +70,6 @@ def attention(
     query    [rows, query heads, padded]
     keys     [pages, key heads, BLOCK, padded], and values too
     results  float32 [.., query heads, padded], and states [2, .., query heads]: for the chunks
-
-    Mutates: out, results, states.
     """
     how = chained(query.device)
     between = len(states) // 2

@@ -196,7 +196,7 @@ class Decoder:
         pool  [layers, 2, pages, key heads, BLOCK, padded]: keys and values of all texts
         kept  the numbers of the layers that run
 
-        Mutates: the workspace, and the pool at the rows' slots.
+        It writes into the workspace, and into the pool at the rows' slots.
         """
         config, rows, eps = self.config, inputs.row_capacity, self.config.eps
         padded = triton.next_power_of_2(config.width)
@@ -267,10 +267,7 @@ class Decoder:
         return found
 
     def write_logits(self, states: Tensor, out: Tensor) -> None:
-        """The same into `out`.
-
-        Mutates: out.
-        """
+        """The same into `out`."""
         product(states, self.head, out[None])
         cap = self.config.logit_cap
         if cap:

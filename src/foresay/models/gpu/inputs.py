@@ -69,7 +69,7 @@ class Staging:
     def send(self, step: PagedStep, tokens: Int32s, rows: int, items: int) -> None:
         """Write a step into the device's buffer, after all that the device was given before.
 
-        Mutates: the buffer. Raises: InputError for a step that does not fit.
+        Raises: InputError for a step that does not fit.
         """
         self._turn = (self._turn + 1) % len(self._hosts)
         host, done = self._hosts[self._turn], self._done[self._turn]

@@ -107,8 +107,6 @@ def product(rows: Tensor, matrix: Matrix, out: Tensor) -> None:
     """Write the product into `out` float32 [parts, rows, outputs].
 
     rows  [rows, inputs], contiguous, of the weights' dtype
-
-    Mutates: out.
     """
     first, *others = matrix.weights
     offsets = [(other.data_ptr() - first.data_ptr()) // first.element_size() for other in others]
@@ -130,10 +128,7 @@ def _three(values: Sequence[int], count: int = 3) -> list[int]:
 
 
 def gated_product(rows: Tensor, gate: Tensor, up: Tensor, out: Tensor, *, gelu: bool) -> None:
-    """Write activation(rows gate) * (rows up) into `out` [rows, outputs].
-
-    Mutates: out.
-    """
+    """Write activation(rows gate) * (rows up) into `out` [rows, outputs]."""
     outputs, inputs = gate.shape
     count, tiles = len(rows), tiles_of(len(rows))
     width, step, warps, stages = _gated_shape(count, rows.dtype)

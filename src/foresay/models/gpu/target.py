@@ -55,7 +55,7 @@ class GpuTarget:
     kept      the numbers of the layers that run (see `skipping`)
     memory    bytes of these pages
 
-    Mutates: only the texts given to `forward`, and the weights by `replace_weights`.
+    Only the texts given to `forward` are changed, and the weights by `replace_weights`.
     """
 
     def __init__(

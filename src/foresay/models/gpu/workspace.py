@@ -84,10 +84,7 @@ class WorkspaceMemory:
             )
 
     def views(self, rows: int, hidden: int) -> Workspace:
-        """Of what was reserved.
-
-        Valid until: `grown` changes.
-        """
+        """Of what was reserved, until `grown` changes."""
         return Workspace(
             rows,
             self._residual[:rows],
@@ -104,7 +101,7 @@ class WorkspaceMemory:
     def logits(self, rows: int) -> Tensor:
         """float32 [rows, vocabulary].
 
-        Valid until: `grown` changes. Raises: torch's OutOfMemoryError.
+        Raises: torch's OutOfMemoryError.
         """
         if self._logits is None or len(self._logits) < rows:
             size = max(rows, 2 * (0 if self._logits is None else len(self._logits)))

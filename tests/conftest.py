@@ -26,8 +26,8 @@ from explore import EXPLORES
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported, after this
 # Steady times are not for the cache of whoever runs the tests; tests of remembering ask for it.
 os.environ.setdefault("FORESAY_REMEMBER", "0")
-# Kernels for a GPU run in Triton's interpreter where there is none. Triton asks when it is imported,
-# which transformers does.
+# Kernels for a GPU run in Triton's interpreter where there is none. Triton asks when it is
+# imported, which transformers does.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 

@@ -5,7 +5,7 @@ The truth is the model's own plain pass over each path of a text and its draft t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.models.cpu import linears
 from foresay.models.load_transformers import plain_target_of, target_of
-from foresay.models.target import SequenceInput, Target, TextKv
+from foresay.models.options import LoadOptions
+from foresay.models.target import Outputs, SequenceInput, Target, TextKv
 from models import zoo
 from models.targets import CLOSE, assert_close, plain_of, ragged_step, stored, zoo_target
 
@@ -34,8 +35,33 @@ CHANGING: dict[str, Callable[[PreTrainedModel], Target]] = {
     **TARGETS,
     "cpu": partial(target_of, try_exact=False),
 }
+GPU = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3"]
+"""That the kernels run; the others are run by the plain target there."""
+
+
+def on_gpu(model: PreTrainedModel) -> Target:
+    """With what it gives brought to the CPU."""
+    from foresay.models.gpu.load import make_target
+
+    target = make_target(model.to("cuda"), LoadOptions(memory=1 << 26), try_exact=False)
+    forward = target.forward
+
+    def given(parts: Sequence[SequenceInput], **asked: Any) -> Outputs:
+        found = forward(parts, **asked)
+        return Outputs(found.logits.cpu(), None if found.hidden is None else found.hidden.cpu())
+
+    target.forward = given  # type: ignore[method-assign]
+    return target
+
+
+if torch.cuda.is_available():
+    TARGETS["gpu"] = CHANGING["gpu"] = on_gpu
 every_target = pytest.mark.parametrize("kind", TARGETS)
 every_model = pytest.mark.parametrize("name", zoo.SUPPORTED)
+every_pair = pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind in TARGETS for name in (GPU if kind == "gpu" else zoo.SUPPORTED)],
+)
 
 
 @cache
@@ -55,8 +81,7 @@ def test_a_ragged_step_of_trees(kind: str, name: str, prefill: bool) -> None:
     assert_close(*ragged_step(made(kind, name), plain_of(name), int(prefill), prefill=prefill))
 
 
-@every_model
-@every_target
+@every_pair
 def test_an_accepted_path_is_stored_and_the_rest_is_forgotten(kind: str, name: str) -> None:
     target, random = made(kind, name), np.random.default_rng(1)
     text = zoo.tokens(random, 30)
@@ -117,8 +142,7 @@ def test_only_what_is_needed_has_logits(kind: str) -> None:
     assert alone.kv.length == len(texts[1])
 
 
-@every_model
-@every_target
+@every_pair
 def test_hidden_states_are_the_model_s_own(kind: str, name: str) -> None:
     target, random = made(kind, name), np.random.default_rng(4)
     text = zoo.tokens(random, 21)
@@ -135,8 +159,7 @@ def test_hidden_states_are_the_model_s_own(kind: str, name: str) -> None:
     assert float((found.hidden - wanted).abs().max()) < CLOSE * max(1, float(wanted.abs().max()))
 
 
-@every_model
-@every_target
+@every_pair
 def test_weights_are_replaced(kind: str, name: str) -> None:
     target, other = CHANGING[kind](zoo.make(name)), zoo.make(name)
     generator = torch.Generator().manual_seed(5)
@@ -212,8 +235,7 @@ def test_what_fails_while_weights_are_prepared_changes_nothing(
     assert torch.equal(logits(target, target.open(), text), before)
 
 
-@every_model
-@every_target
+@every_pair
 def test_the_names_of_weights_can_be_listed(kind: str, name: str) -> None:
     target, own = made(kind, name), zoo.make(name).state_dict()
     shapes = target.weight_shapes()
@@ -292,7 +314,7 @@ def test_what_is_no_step_is_refused(kind: str, name: str) -> None:
             target.open().copy_from(Kv([(1, 8, 8)], "float32"), 0)
 
 
-@every_target
+@pytest.mark.parametrize("kind", ["cpu", "plain"])  # for a GPU see test_gpu.py
 def test_rows_of_a_step_are_gone_when_another_has_failed(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,8 @@ def stepped(**given: Any) -> PagedStep:
 
 POOL = PagePool(8)
 OTHER = begun(0, POOL)
+WRONG_TEXT: Any = None
+WRONG_ROWS: Any = np.zeros(100)
 
 
 def fill(tokens: int = 3, rows: int = 3, items: int = 2, numbers: int = 100) -> None:
@@ -252,7 +254,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "of one in another step": (lambda: end_after(lambda text: text.begin_step(1)), "70 rows"),
     "paths of other texts": (lambda: keep_together((), ints(0), ints(0)), "the paths"),
     "a text that is none": (
-        lambda: keep_together((None,), ints(), ints(0, 0)),
+        lambda: keep_together((WRONG_TEXT,), ints(), ints(0, 0)),
         "text 0 is no PagedText",
     ),
     "a text kept twice": (lambda: keep_together((OTHER,) * 2, ints(), ints(0, 0, 0)), "twice"),
@@ -314,10 +316,10 @@ def test_what_is_refused_may_be_tried_again() -> None:
         *(lambda wrong=wrong: begun().begin_step(wrong) for wrong in (-1, 2**64)),
         *(lambda wrong=wrong: PagedText(wrong) for wrong in (None, 5, OTHER)),
         *(lambda wrong=wrong: OTHER.copy_from(wrong, 0) for wrong in (None, 5, POOL)),
-        lambda: begun().keep(np.zeros(1)),
+        lambda: begun().keep(WRONG_ROWS),
         lambda: begun().keep(np.zeros((1, 1), np.int32)),
         lambda: stepped(tile_rows=-1),
-        lambda: stepped().fill(ints(1, 2, 3), 3, 2, np.zeros(100)),
+        lambda: stepped().fill(ints(1, 2, 3), 3, 2, WRONG_ROWS),
         lambda: stepped().fill(ints(1, 2, 3), 3, 2, np.zeros(200, np.int32)[::2]),
         lambda: stepped().fill(ints(1, 2, 3), -1, 2, np.zeros(100, np.int32)),
     ],

@@ -64,13 +64,14 @@ def steps_of(target: GpuTarget, plain: PreTrainedModel) -> None:
     tree = Draft(zoo.tokens(random, 4), [-1, 0, 0, 2])
     read, grown = of(target, first[:7], prefill=6), of(target, second, tree)
     found = logits(target, [read, grown])
-    right = zoo.plain_logits(plain, first[:7])[-1:], zoo.expected(plain, second, tree)
+    right = [zoo.plain_logits(plain, first[:7])[-1:], zoo.expected(plain, second, tree)]
     assert_close(found, torch.cat(right))
     read.keep()
     grown.keep([0, 2, 3])
     second = np.append(np.concatenate([second, tree.tokens[[0, 2, 3]]]), zoo.tokens(random, 1))
     copied = target.open()
-    copied.copy_from(read.kv, 5)
+    source: Any = read.kv
+    copied.copy_from(source, 5)
     other = np.concatenate([first[:5], zoo.tokens(random, 2)])
     trees = [zoo.tree(random, nodes) for nodes in (3, 4, 0)]
     parts = [
@@ -79,10 +80,10 @@ def steps_of(target: GpuTarget, plain: PreTrainedModel) -> None:
             (read.kv, grown.kv, copied), (first[:9], second, other), trees, strict=True
         )
     ]
-    right = tuple(
+    right = [
         zoo.expected(plain, text, draft)
         for text, draft in zip((first[:9], second, other), trees, strict=True)
-    )
+    ]
     # Logits of each part's last token, then of its nodes.
     assert_close(logits(target, parts), torch.cat(right))
 
@@ -126,10 +127,10 @@ def test_weights_that_change_and_layers_that_are_left_out() -> None:
             target.forward([of(target, text)], hidden=wrong)
 
     part = target.only([1])
-    layers = plain.model.layers  # type: ignore[attr-defined]
-    kept, plain.model.layers = layers, layers[1:]  # type: ignore[attr-defined]
+    layers = plain.model.layers
+    kept, plain.model.layers = layers, layers[1:]
     assert_close(logits(part, [of(part, text)]), zoo.plain_logits(plain, text)[-1:])
-    plain.model.layers = kept  # type: ignore[attr-defined]
+    plain.model.layers = kept
 
     name = "model.layers.0.self_attn.q_norm.weight"
     changed = {name: torch.linspace(-2, 2, 16)}

@@ -45,8 +45,9 @@ class StepInputs:
     def of(cls, buffer: Tensor, rows: int, items: int) -> StepInputs:
         sizes = [rows] * _ROW_FIELDS + [items * _ITEM_FIELDS, rows, rows]
         ends = np.cumsum(sizes).tolist()
-        parts: Any = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        return cls(rows, items, *parts, buffer[ends[-1] :])
+        parts = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        fields: Any = (rows, items, *parts, buffer[ends[-1] :])
+        return cls(*fields)
 
 
 class Staging:

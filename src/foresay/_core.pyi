@@ -495,7 +495,9 @@ class PagedText:
     def check_integrity(self) -> None: ...
 
 def keep_together(texts: Sequence[PagedText], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-    """Each text keeps its rows, as its `keep` does."""
+    """
+    Each text keeps its rows, as its `keep` does; if one cannot, none does.
+    """
 
 class PagedStep:
     """What a device must know of a step; see csrc/paged/step.hpp."""

@@ -30,8 +30,10 @@ from models.targets import CLOSE, assert_close, plain_of, ragged_step
 
 pytestmark = needs_kernels
 FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3"]
-CHANGES = {key: {"sliding_window": 5} for key in ["gemma2", "gemma3_text"]} | {
-    "mistral": {"sliding_window": 5, "num_hidden_layers": 1}
+CHANGES: dict[str, dict[str, Any]] = {
+    "gemma2": {"sliding_window": 5},
+    "gemma3_text": {"sliding_window": 5},
+    "mistral": {"sliding_window": 5, "num_hidden_layers": 1},
 }
 SMALL: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
 

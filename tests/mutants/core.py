@@ -156,4 +156,26 @@ CORE = (
         "",
         "tests/core/test_frozen_cut.py::test_other_faults_end_the_process_as_before",
     ),
+    # ---- pages of keys and values on a device ---------------------------------------------------
+    Mutant(
+        "a row of a tree stands where its slot is, not where its depth is",
+        "csrc/paged/step.cpp",
+        "parent < 0 ? static_cast<int32_t>(stored) : positions_[first + parent] + 1;",
+        "static_cast<int32_t>(stored) + row;",
+        "tests/core/test_paged.py::test_every_row_sees_its_text_and_its_ancestors",
+    ),
+    Mutant(
+        "copies that touch the same pages run at the same time",
+        "csrc/paged/pages.cpp",
+        "written_[page(from[i])] == batch_ || written_[page(to[i])] == batch_",
+        "written_[page(to[i])] == batch_",
+        "tests/core/test_paged.py::test_every_text_holds_its_tokens",
+    ),
+    Mutant(
+        "a page that another text has is written to after a cut",
+        "csrc/paged/pages.cpp",
+        "first < pages_.size() && pool_->shared(pages_[first]);",
+        "first < pages_.size() && length_ % PagePool::kPage == 0 && pool_->shared(pages_[first]);",
+        "tests/core/test_paged.py::test_a_page_that_was_cut_is_copied_before_it_is_written",
+    ),
 )

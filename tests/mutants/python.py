@@ -317,4 +317,28 @@ PYTHON = (
         "if one.start > two.start:",
         "tests/models/test_gguf.py::test_where_tensors_are",
     ),
+    # ---- a GPU's kernels ------------------------------------------------------------------------
+    Mutant(
+        "a node sees its siblings' children",
+        "src/foresay/models/gpu/attention.py",
+        "visible &= (place[None, :] > nearest[:, None]) & (path == number)[:, None]",
+        "visible &= (place[None, :] > nearest[:, None]) & live[:, None]",
+        "tests/models/test_gpu_kernels.py::test_attention",
+    ),
+    Mutant(
+        "rows beyond the first tile are added up in another order",
+        "src/foresay/models/gpu/products.py",
+        'sums2 = tl.dot(weights, tl.trans(some2), sums2, input_precision="ieee")',
+        'sums2 += tl.dot(weights, tl.trans(some2), input_precision="ieee")',
+        "tests/models/test_gpu_kernels.py"
+        "::test_a_row_of_a_product_has_the_same_bits_among_any_number",
+    ),
+    Mutant(
+        "copies of slots are not in their order",
+        "src/foresay/models/gpu/elementwise.py",
+        "        at = begin + tl.arange(0, many)\n        there = at < end\n",
+        "        at = end - 1 - begin + tl.load(offsets_at + group) - tl.arange(0, many)\n"
+        "        there = at >= tl.load(offsets_at + group)\n",
+        "tests/models/test_gpu_kernels.py::test_copies_of_a_group_are_in_their_order",
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -205,6 +205,13 @@ def stepped(**given: Any) -> PagedStep:
     right = {"texts": texts, "offsets": ints(0, 2, 3), "parents": ints(-1, 0, -1)}
     asked = {**right, "tile_rows": 4, **given}
     return PagedStep(**{**asked, "texts": tuple(asked["texts"])})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """What is in a module when Python ends is reported as leaked."""
+    yield
+    del globals()["OTHER"], globals()["POOL"]
 
 
 POOL = PagePool(8)

@@ -256,8 +256,8 @@ PYTHON = (
     Mutant(
         "a drafter gets the path that the step goes on with",
         "src/foresay/engine/drafting.py",
-        "for request in told], verdicts.copy())",
-        "for request in told], verdicts)",
+        "for request in told], verdicts.copy()",
+        "for request in told], verdicts",
         "tests/engine/test_engine_bad_drafters.py::"
         "test_a_drafter_may_write_into_all_that_it_is_given",
     ),

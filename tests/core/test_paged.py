@@ -208,6 +208,8 @@ def stepped(**given: Any) -> PagedStep:
 
 POOL = PagePool(8)
 OTHER = begun(0, POOL)
+NONE: Any = None
+FLOATS: Any = np.zeros(100)
 
 
 def fill(tokens: int = 3, rows: int = 3, items: int = 2, numbers: int = 100) -> None:
@@ -250,7 +252,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "of one that was kept": (lambda: end_after(lambda text: text.keep(ints())), "70 rows"),
     "of one in another step": (lambda: end_after(lambda text: text.begin_step(1)), "70 rows"),
     "paths of other texts": (lambda: keep_together([], ints(0), ints(0)), "the paths"),
-    "a text that is none": (lambda: keep_together([None], ints(), ints(0, 0)), "text 0 is None"),
+    "a text that is none": (lambda: keep_together([NONE], ints(), ints(0, 0)), "text 0 is None"),
     "a text kept twice": (lambda: keep_together([OTHER] * 2, ints(), ints(0, 0, 0)), "twice"),
     "no texts": (lambda: stepped(texts=[], offsets=ints(0), parents=ints()), "has 0 texts"),
     "no tiles": (lambda: stepped(tile_rows=0), "tiles of 0 rows"),
@@ -310,10 +312,10 @@ def test_what_is_refused_may_be_tried_again() -> None:
         *(lambda wrong=wrong: begun().begin_step(wrong) for wrong in (-1, 2**64)),
         *(lambda wrong=wrong: PagedText(wrong) for wrong in (None, 5, OTHER)),
         *(lambda wrong=wrong: OTHER.copy_from(wrong, 0) for wrong in (None, 5, POOL)),
-        lambda: begun().keep(np.zeros(1)),
+        lambda: begun().keep(FLOATS),
         lambda: begun().keep(np.zeros((1, 1), np.int32)),
         lambda: stepped(tile_rows=-1),
-        lambda: stepped().fill(ints(1, 2, 3), 3, 2, np.zeros(100)),
+        lambda: stepped().fill(ints(1, 2, 3), 3, 2, FLOATS),
         lambda: stepped().fill(ints(1, 2, 3), 3, 2, np.zeros(200, np.int32)[::2]),
         lambda: stepped().fill(ints(1, 2, 3), -1, 2, np.zeros(100, np.int32)),
     ],

@@ -4,6 +4,7 @@ interpreter on the CPU (`tests/conftest.py` asks for it), where a step takes sec
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,9 @@ needs_kernels = pytest.mark.skipif(
 def gpu_target(model: PreTrainedModel) -> GpuTarget:
     """The target over a model's weights, on the device of the tests."""
     config = read_config(model.config.to_dict(), "the model")
-    tensors = {name: tensor.detach() for name, tensor in tensors_of(model.to(DEVICE)).items()}
+    moving: Any = model
+    moving.to(DEVICE)
+    tensors = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     target = target_over(config, tensors, names_of(model), "the model", memory=1 << 22)
     target.model = model
     return target

@@ -102,9 +102,11 @@ def values_of(case: Attention) -> list[tuple[Tensor, Tensor, Tensor]]:
     found = []
     for at, (stored, parents) in enumerate(case.texts):
         tokens = stored + len(parents)
-        keys = (numbers(tokens, case.keys, case.width, seed=3 * at + kind) for kind in (1, 2))
+        keys, other = (
+            numbers(tokens, case.keys, case.width, seed=3 * at + kind) for kind in (1, 2)
+        )
         query = numbers(len(parents), case.queries, case.width, seed=3 * at) * 2
-        found.append((query, *keys))
+        found.append((query, keys, other))
     return found
 
 
@@ -175,7 +177,7 @@ def products_of(
         product(rows, matrix, out)
         return out[0] + out[1], rows.double() @ torch.cat(weights).double().T
     found = torch.full((len(rows), len(weights[0])), 7.0, dtype=dtype, device=DEVICE)
-    gated_product(rows, *weights[:2], found, gelu=kind == "gelu")
+    gated_product(rows, weights[0], weights[1], found, gelu=kind == "gelu")
     gate, up = (rows.double() @ weight.double().T for weight in weights[:2])
     act = torch.nn.functional
     bent = act.gelu(gate, approximate="tanh") if kind == "gelu" else act.silu(gate)

@@ -46,7 +46,9 @@ class StepInputs:
         sizes = [rows] * _ROW_FIELDS + [items * _ITEM_FIELDS, rows, rows]
         ends = np.cumsum(sizes).tolist()
         parts: Any = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        return cls(rows, items, *parts, buffer[ends[-1] :])
+        made: Any = cls
+        found: StepInputs = made(rows, items, *parts, buffer[ends[-1] :])
+        return found
 
 
 class Staging:

@@ -98,7 +98,7 @@ class Memory:
 
 def path_to(parents: Sequence[int], row: int) -> list[int]:
     """The rows from the root to this one."""
-    path = list[int]()
+    path: list[int] = []
     while row >= 0:
         path.insert(0, row)
         row = parents[row]
@@ -127,7 +127,7 @@ def read_as_attend_does(
         part.tolist() for part in np.split(buffer, ends)
     )
     seen: dict[int, Seen] = {row: [] for row in range(rows)}
-    written = list[int]()
+    written: list[int] = []
     for item in np.reshape(flat, (items, 10)).tolist():
         first, size, pages, stored, path_begin, path_end, begin, end, out, low = item
         written += range(out, out + size)

@@ -26,8 +26,9 @@ needs_kernels = pytest.mark.skipif(
 def gpu_target(model: PreTrainedModel) -> GpuTarget:
     """The target over a model's weights, on the device of the tests."""
     config = read_config(model.config.to_dict(), "the model")
-    moved: Any = model
-    tensors = {name: tensor.detach() for name, tensor in tensors_of(moved.to(DEVICE)).items()}
+    moving: Any = model
+    moving.to(DEVICE)
+    tensors = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     target = target_over(config, tensors, names_of(model), "the model", memory=1 << 22)
     target.model = model
     return target

@@ -43,8 +43,8 @@ def on_gpu(model: PreTrainedModel) -> Target:
     """With what it gives brought to the CPU."""
     from foresay.models.gpu.load import make_target
 
-    moved: Any = model
-    target = make_target(moved.to("cuda"), LoadOptions(memory=1 << 26), try_exact=False)
+    moving: Any = model
+    target = make_target(moving.to("cuda"), LoadOptions(memory=1 << 26), try_exact=False)
     forward = target.forward
 
     def given(parts: Sequence[SequenceInput], **asked: Any) -> Outputs:

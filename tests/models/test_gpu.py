@@ -17,6 +17,8 @@ from transformers import PreTrainedModel
 
 from foresay.arrays import Int32s
 from foresay.draft import Draft
+from foresay.drafters import NgramDrafter
+from foresay.engine.engine import Engine
 from foresay.errors import InputError, UnsupportedModel
 from foresay.models.decoder_config import read_config
 from foresay.models.gpu.decoder import heads_of
@@ -24,6 +26,7 @@ from foresay.models.gpu.graphs import item_size, row_size
 from foresay.models.gpu.target import GpuTarget
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.target import SequenceInput
+from foresay.sampling.params import SamplingParams
 from models import zoo
 from models.on_gpu import gpu_target, needs_cuda, needs_kernels
 from models.targets import CLOSE, assert_close, plain_of, ragged_step
@@ -66,14 +69,13 @@ def steps_of(target: GpuTarget, plain: PreTrainedModel) -> None:
     tree = Draft(zoo.tokens(random, 4), [-1, 0, 0, 2])
     read, grown = of(target, first[:7], prefill=6), of(target, second, tree)
     found = logits(target, [read, grown])
-    right = [zoo.plain_logits(plain, first[:7])[-1:], zoo.expected(plain, second, tree)]
+    right = zoo.plain_logits(plain, first[:7])[-1:], zoo.expected(plain, second, tree)
     assert_close(found, torch.cat(right))
     read.keep()
     grown.keep([0, 2, 3])
     second = np.append(np.concatenate([second, tree.tokens[[0, 2, 3]]]), zoo.tokens(random, 1))
-    copied = target.open()
-    source: Any = read.kv
-    copied.copy_from(source, 5)
+    copied: Any = target.open()
+    copied.copy_from(read.kv, 5)
     other = np.concatenate([first[:5], zoo.tokens(random, 2)])
     trees = [zoo.tree(random, nodes) for nodes in (3, 4, 0)]
     parts = [
@@ -82,12 +84,9 @@ def steps_of(target: GpuTarget, plain: PreTrainedModel) -> None:
             (read.kv, grown.kv, copied), (first[:9], second, other), trees, strict=True
         )
     ]
-    right = [
-        zoo.expected(plain, text, draft)
-        for text, draft in zip((first[:9], second, other), trees, strict=True)
-    ]
-    # Logits of each part's last token, then of its nodes.
-    assert_close(logits(target, parts), torch.cat(right))
+    texts = zip((first[:9], second, other), trees, strict=True)
+    wanted = torch.cat([zoo.expected(plain, text, draft) for text, draft in texts])
+    assert_close(logits(target, parts), wanted)
 
 
 def test_a_model_in_steps() -> None:
@@ -116,7 +115,8 @@ def test_batches_change_nothing(name: str) -> None:
 
 @pytest.mark.slow
 def test_weights_that_change_and_layers_that_are_left_out() -> None:
-    target, plain = both("qwen3", **SMALL)
+    target, made = both("qwen3", **SMALL)
+    plain: Any = made
     text = zoo.tokens(np.random.default_rng(5), 6)
     states = target.forward([of(target, text)], hidden=(0, 1)).hidden
     with torch.inference_mode():
@@ -146,6 +146,21 @@ def test_weights_that_change_and_layers_that_are_left_out() -> None:
     plain.load_state_dict({name: new}, strict=False)
     assert target.version == 2
     assert_close(logits(target, [of(target, text)]), zoo.plain_logits(plain, text)[-1:])
+
+
+@pytest.mark.slow
+def test_answers_with_drafts_are_those_without() -> None:
+    target = gpu_target(zoo.make("llama", num_hidden_layers=1, **SMALL))
+    prompts = [[5, 6, 7, 5, 6, 7, 5, 6], [9, 9, 9, 9, 9, 9]]
+    found = []
+    for drafter in (None, NgramDrafter()):
+        engine = Engine(target, drafter, policy="fixed", memory=1 << 22)
+        params = SamplingParams(temperature=0.7, max_tokens=8)
+        requests = [engine.add(prompt, params, seed=3) for prompt in prompts]
+        engine.run()
+        engine.check_integrity()
+        found.append([list(request.tokens) for request in requests])
+    assert found[0] == found[1] and [len(text) for text in found[0]] == [16, 14]
 
 
 def test_what_does_not_fit_into_memory_leaves_the_texts_as_they_were() -> None:

@@ -102,11 +102,11 @@ def values_of(case: Attention) -> list[tuple[Tensor, Tensor, Tensor]]:
     found = []
     for at, (stored, parents) in enumerate(case.texts):
         tokens = stored + len(parents)
-        keys, values = (
+        keys, other = (
             numbers(tokens, case.keys, case.width, seed=3 * at + kind) for kind in (1, 2)
         )
         query = numbers(len(parents), case.queries, case.width, seed=3 * at) * 2
-        found.append((query, keys, values))
+        found.append((query, keys, other))
     return found
 
 

@@ -188,7 +188,9 @@ def _through_transformers(
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     _check_fits(f"'{folder}'", size, device)
     read: Any = read_model(folder, dtype)
-    return plain_target_of(read.to(device))
+    target = plain_target_of(read.to(device))
+    target.memory = int(_free(device) * _SHARE) if options.memory is None else options.memory
+    return target
 
 
 def _check_fits(where: str, needed: int, device: torch.device) -> None:

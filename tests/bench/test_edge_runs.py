@@ -118,8 +118,8 @@ def whole(given: EdgeSetup) -> EdgeTable:
 def test_only_cloud_runs_without_drafts(world: World) -> None:
     whole(setup())
     assert world.options == [
-        ("--drafter", "none"),
-        ("--drafter", "ngram", "--policy", "adaptive"),
+        ("--device", "auto", "--drafter", "none"),
+        ("--device", "auto", "--drafter", "ngram", "--policy", "adaptive"),
     ]
     for way in (CLOUD, "cloud-drafts", *EDGE):
         server = 0 if way == CLOUD else 1
@@ -130,7 +130,7 @@ def test_only_cloud_runs_without_drafts(world: World) -> None:
 
 def test_cloud_alone_needs_one_server(world: World) -> None:
     whole(setup([CLOUD]))
-    assert world.options == [("--drafter", "none")]
+    assert world.options == [("--device", "auto", "--drafter", "none")]
 
 
 def test_what_each_way_is(world: World) -> None:

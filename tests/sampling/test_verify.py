@@ -208,7 +208,8 @@ def test_token_ids_beyond_the_vocabulary_fail_their_request_alone(rule: Any) -> 
     assert list(failures) == [1, 2, 3, 4] and str(failures[4]).startswith("the logits")
 
 
-def test_logits_with_gradients_and_what_is_no_tensor() -> None:
+def test_logits_with_gradients_and_what_is_no_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     drafts, inputs = [Draft.chain([1])], [one_input()]
     rules: list[Any] = [match, rejection]
     for rule in rules:

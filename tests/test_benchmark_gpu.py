@@ -21,30 +21,9 @@ ALL = ("kernels", "exact", "steps", "answers", "batch", "host", "deterministic",
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of two layers with a tokenizer of 50 words and a chat template."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from tiny import save_words_model  # torch and transformers, which take seconds
 
-    folder = tmp_path_factory.mktemp("gpu") / "model"
-    words = {"<end>": 0} | {f"w{i}": i for i in range(1, 50)}
-    inner = Tokenizer(WordLevel(words, unk_token="w1"))
-    inner.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
-    tokenizer.chat_template = "{% for m in messages %}w2 {{ m.content }} w3{% endfor %}"
-    tokenizer.save_pretrained(folder)
-    sizes: dict[str, int] = {
-        "vocab_size": 50,
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "eos_token_id": 0,
-    }
-    torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder)  # type: ignore[arg-type]
-    return folder
+    return save_words_model(tmp_path_factory.mktemp("gpu") / "model")
 
 
 def run(folder: Path, model: Path, *arguments: str) -> tuple[str, dict[str, Any]]:

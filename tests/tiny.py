@@ -58,6 +58,28 @@ def _saved(chats: bool) -> TemporaryDirectory[str]:
     return made
 
 
+def save_words_model(folder: Path) -> Path:
+    """Write a model of two layers into a folder, with a tokenizer of 50 words that knows chats."""
+    words = {"<end>": 0} | {f"w{i}": i for i in range(1, 50)}
+    inner = Tokenizer(models.WordLevel(words, unk_token="w1"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
+    tokenizer.chat_template = "{% for m in messages %}w2 {{ m.content }} w3{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    sizes: dict[str, int] = {
+        "vocab_size": 50,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "eos_token_id": 0,
+    }
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder)  # type: ignore[arg-type]
+    return folder
+
+
 def llama(vocabulary: int, end: int, intermediate: int, context: int) -> LlamaForCausalLM:
     """Two layers, 32 wide, with the weights that torch's generator gives it."""
     shape = LlamaConfig(

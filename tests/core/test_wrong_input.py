@@ -59,8 +59,7 @@ NO_DRAFT = {"draft_tokens": ints(), "draft_parents": ints(), "draft_offsets": in
 STEP = {f"draft_{name}": value for name, value in DRAFTS.items()}
 STEP |= {"tokens": ints(5, 6), "offsets": ints(0, 2), "needs_logits": np.ones(1, bool)}
 STEP |= {"prefill": ints(1), "prefill_logits": ints(1)}
-KEPT = {"tokens": ints(0, 2), "path": ints(0), "path_offsets": ints(0, 1)}
-KEPT |= {"parents": ints(-1), "offsets": ints(0, 1)}
+KEPT = DRAFTS | {"tokens": ints(0, 2), "path": ints(0), "path_offsets": ints(0, 1)}
 Given = dict[str, Any]
 # What can be called, and with what: two rows for most.
 RIGHT: dict[str, tuple[Callable[..., object], Given]] = {
@@ -185,7 +184,8 @@ CASES: list[Case] = [
     of_another_type("topk", logits=floats(2, 10)[:, ::2]),
     of_another_type("topk", logits=floats(5)),
     wrong("token_logprobs", "^top is 6; expected 0 to the 5 logits of a row$", top=6),
-    *(wrong("token_logprobs", f"^token {t} has no logit", tokens=ints(t, 0)) for t in (-1, 5)),
+    wrong("token_logprobs", "^token 5 has no logit; expected 0 to 4$", tokens=ints(0, 5)),
+    wrong("token_logprobs", "^token -1 has no logit; expected 0 to 4$", tokens=ints(-1, 0)),
     wrong("token_logprobs", "^tokens has 3 values; expected 2$", tokens=ints(0, 0, 0)),
     *(
         case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from budget.batches import facts, load_of
+from budget.batches import facts, load_of, selected
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
 from foresay.budget.draft_size import DraftSize
@@ -62,7 +62,7 @@ def test_a_trial_that_fails_badly_is_charged_in_part() -> None:
         """Whether it was a trial."""
         if not policy.budgets(load)[0]:
             draft = Draft.empty()
-        trial = policy._trial is not None
+        trial = policy._step_of(load).trial is not None
         chosen = policy.choose(DraftBatch.of([draft]), load)
         seconds = PLAIN * (1 + 0.25 * len(chosen.drafts.tokens))
         policy.observe(facts(load, chosen, [[]], seconds=seconds, draft_seconds=0.4 * PLAIN))
@@ -73,3 +73,37 @@ def test_a_trial_that_fails_badly_is_charged_in_part() -> None:
     sure = Draft.chain(range(12), np.full(12, 0.98, np.float32))
     waits = [next(n for n in range(1000) if step(sure)) for _ in range(2)]
     assert 0 < waits[1] < 300
+
+
+def test_a_step_may_begin_before_the_one_before_is_observed() -> None:
+    """Each is observed by its own plan: what one asked for is not counted for the other."""
+    cost = StepCost.measured((rows, 9 * rows, PLAIN * (1 + 0.25 * (rows - 1))) for rows in ROWS * 4)
+    drafted, plain = Adaptive(cost), Adaptive(cost)
+    empty = DraftBatch.of([Draft.empty()])
+    for policy in (drafted, plain):
+        for at in range(40):
+            loads = load_of(9), load_of(10, tokens_left=1)  # of the second nothing is asked
+            assert policy.budgets(loads[0])[0] > 0 or at
+            if policy is drafted:
+                assert policy.budgets(loads[1]) == [0]
+            chosen = policy.choose(empty, loads[0])
+            policy.observe(facts(loads[0], chosen, [[]], seconds=PLAIN, draft_seconds=0.4 * PLAIN))
+            if policy is plain:
+                assert policy.budgets(loads[1]) == [0]
+            policy.observe(facts(loads[1], selected(empty), [[]], seconds=PLAIN))
+    took = [
+        policy._draft_size.seconds(policy._draft_size._plan.trial) for policy in (drafted, plain)
+    ]
+    assert took[0] == took[1] > 0
+    assert drafted._drafting_account.balance == plain._drafting_account.balance
+
+
+def test_steps_that_failed_are_forgotten() -> None:
+    policy = Adaptive(StepCost())
+    for _ in range(50):
+        policy.budgets(load_of(9))
+    assert len(policy._begun) <= 2
+    load = load_of(9)
+    policy.budgets(load)
+    policy.observe(facts(load, selected(DraftBatch.of([Draft.empty()])), [[]]))
+    assert not policy._begun

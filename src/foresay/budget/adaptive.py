@@ -11,15 +11,17 @@ What is never tried is never learned. A small share of the time (0.4 %) may be l
 more than seems to pay, and as much on drafting more (`trials`): each has an account of its own, so
 that the trials of one never take those of the other.
 
-One step is `budgets`, `choose`, `observe`, in this order; a step without drafts may leave out
-`choose`. A drafter that decides by itself whether some of its work pays is told the `price` of time
-between the first two, and what it `spent` on such work is not weighed here again.
+One step is `budgets`, `choose`, `observe`, in this order and of one `Load`; a step without drafts
+may leave out `choose`. The next step may begin before this one is observed. A drafter that decides
+by itself whether some of its work pays is told the `price` of time between the first two, and what
+it `spent` on such work is not weighed here again.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +46,7 @@ _NONE = np.empty(0, np.int32)
 _LEAST_REACH = 8  # nodes
 _FORGETS = 0.95  # a step's share of what the last steps verified
 _LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
+_STEPS = 2  # that were begun and not observed
 
 
 class _Trial(NamedTuple):
@@ -53,6 +56,18 @@ class _Trial(NamedTuple):
     chosen: SelectedNodes | None = None
     extra: NDArray[np.int64] | None = None  # the nodes of `chosen` that are more
     price: float = 0.0  # the seconds they take
+
+
+@dataclass(slots=True, eq=False)
+class _Begun:
+    """What is remembered of a step from `budgets` to `observe`."""
+
+    load: Load  # its tokens count by what they are worth
+    asked: int = 0  # nodes of a request
+    drafting_for: int = 0  # requests
+    plain: float = 0.0  # expected seconds without drafts and other rows
+    spent: float = 0.0  # on drafts that the drafter itself has weighed
+    trial: _Trial | None = None
 
 
 class Adaptive:
@@ -83,43 +98,36 @@ class Adaptive:
         self._draft_size = DraftSize(most)
         self._account = TrialAccount(share)  # of verifying more
         self._drafting_account = TrialAccount(share)  # of drafting more
-        self._asked = 0
-        self._drafting_for = 0  # requests
         self._verified = float(most)  # nodes of a request: the most of the last steps
         self._price = PriceOfTime()
-        self._spent = 0.0  # on drafts of this step that the drafter itself has weighed
-        self._plain = 0.0  # expected seconds of this step without drafts and other rows
-        self._trial: _Trial | None = None
-        self._valued: tuple[Load, Load] | None = (
-            None  # the last load, and what its tokens are worth
-        )
+        # The steps that were not observed yet, by the load they were given; a step may fail.
+        self._begun: deque[tuple[Load, _Begun]] = deque(maxlen=_STEPS)
 
     def budgets(self, load: Load) -> list[int]:
         """Nodes each request may draft: as many as are worth the time of drafting.
 
         Mutates: what the policy remembers of this step.
         """
-        self._trial = None
-        self._asked, self._spent = 0, 0.0
+        step = _Begun(self._with_worth(load))
+        self._begun.append((load, step))
         left = load.tokens_left.tolist()
         if left:
-            self._plain = self.cost.of(len(left), load.keys, load.keys, len(left))
+            step.plain = self.cost.of(len(left), load.keys, load.keys, len(left))
         if not left or max(left) < 2:
             return [0] * len(left)
-        load = self._with_worth(load)
-        if load.weights is not None:
-            left = np.where(load.weights >= _LEAST_WORTH, load.tokens_left, 0).tolist()
-        self._drafting_for = len(left) - left.count(0) - left.count(1)
-        if not self._drafting_for:
+        if step.load.weights is not None:
+            left = np.where(step.load.weights >= _LEAST_WORTH, load.tokens_left, 0).tolist()
+        step.drafting_for = len(left) - left.count(0) - left.count(1)
+        if not step.drafting_for:
             return [0] * len(left)
-        cap = min(self._most, max(4, self._total // self._drafting_for), self._reach())
-        plan = self._draft_size.plan(self.cost, cap, load, self._drafting_for, self._plain)
-        self._asked = plan.best
+        cap = min(self._most, max(4, self._total // step.drafting_for), self._reach())
+        plan = self._draft_size.plan(self.cost, cap, step.load, step.drafting_for, step.plain)
+        step.asked = plan.best
         if plan.trial and self._drafting_account.covers(plan.loss):
             # Its price: the draft, and verification beyond a plain step. See `observe`.
-            self._asked = plan.trial
-            self._trial = _Trial(plan.seconds_per_token)
-        return [self._asked if n > 1 else 0 for n in left]
+            step.asked = plan.trial
+            step.trial = _Trial(plan.seconds_per_token)
+        return [step.asked if n > 1 else 0 for n in left]
 
     def _reach(self) -> int:
         """Nodes of a request that may be worth verifying: twice as many as lately. Where few are, a
@@ -132,11 +140,12 @@ class Adaptive:
         weighs by it what its slow work gains.
         """
         self._draft_size.weighs = True
-        return self._price.of(self.cost, load, self._plain)
+        return self._price.of(self.cost, load, self._step_of(load).plain)
 
     def spent(self, seconds: float) -> None:
-        """So much of this step's drafting was weighed by the drafter, by that price."""
-        self._spent = seconds
+        """So much of the last step's drafting was weighed by the drafter, by that price."""
+        if self._begun:
+            self._begun[-1][1].spent = seconds
 
     def choose(self, drafts: DraftBatch, load: Load) -> SelectedNodes:
         """The nodes worth verifying.
@@ -145,22 +154,23 @@ class Adaptive:
         that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
-        load = self._with_worth(load)
+        step = self._step_of(load)
+        load = step.load
         within = within_max_tokens(drafts, load)
         if not within.any():
             return SelectedNodes(drafts, within)
         order, gains = self._ranked(drafts, load, None if within.all() else within.nonzero()[0])
-        tokens, times = self._tokens_and_times(drafts, load, order, gains)
+        tokens, times = self._tokens_and_times(drafts, step, order, gains)
         best = taken = int((tokens / times).argmax())
         if best < len(order):
             taken = self._tried(best, tokens, times)
         keep = np.zeros(len(within), bool)
         keep[order[:taken]] = True
         chosen = SelectedNodes(drafts, keep)
-        if taken > best and self._trial is None:
+        if taken > best and step.trial is None:
             extra = chosen.flat.searchsorted(order[best:taken])
             price = float(times[taken] - times[best])
-            self._trial = _Trial(float(times[best] / tokens[best]), chosen, extra, price)
+            step.trial = _Trial(float(times[best] / tokens[best]), chosen, extra, price)
         return chosen
 
     def _ranked(
@@ -178,11 +188,12 @@ class Adaptive:
     def _tokens_and_times(
         self,
         drafts: DraftBatch,
-        load: Load,
+        step: _Begun,
         order: NDArray[np.int64],
         gains: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[n]: expected tokens and seconds of the step if the first n of `order` are verified."""
+        load = step.load
         return self.cost.expected(
             order,
             gains,
@@ -191,7 +202,7 @@ class Adaptive:
             other_rows=load.other_rows,
             other_reads=load.other_reads,
             tokens=load.worth,
-            seconds=self._draft_size.seconds(self._asked) + self._spent,
+            seconds=self._draft_size.seconds(step.asked) + step.spent,
         )
 
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
@@ -206,7 +217,10 @@ class Adaptive:
 
         Mutates: the cost model, the calibration, the account.
         """
-        load, drafts = self._with_worth(step.load), step.chosen.drafts
+        begun = self._step_of(step.load)
+        while self._begun and self._begun.popleft()[1] is not begun:
+            pass  # it was begun before, and failed
+        load, drafts = begun.load, step.chosen.drafts
         requests, nodes = len(load), len(drafts.tokens)
         keys = load.keys
         rows, reads = requests + load.other_rows, keys + load.other_reads
@@ -217,32 +231,37 @@ class Adaptive:
             reads += int(counts @ load.contexts) + nodes
             self._calibration.observe(drafts, step.accepted, load.tenants, load.ids)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
-        drafting = max(step.draft_seconds - self._spent, 0.0)
+        drafting = max(step.draft_seconds - begun.spent, 0.0)
         places = step.chosen.nodes if nodes else _NONE
-        self._draft_size.observe(self._asked, drafting, self._drafting_for, places, step.accepted)
-        self._price.observe(step, self._plain)
-        self._settle(step, load, rows + nodes, reads, keys)
+        self._draft_size.observe(begun.asked, drafting, begun.drafting_for, places, step.accepted)
+        self._price.observe(step, begun.plain)
+        self._settle(step, begun, rows + nodes, reads, keys)
+
+    def _step_of(self, load: Load) -> _Begun:
+        """What is remembered of the step with this load."""
+        for given, step in reversed(self._begun):
+            if given is load:
+                return step
+        return _Begun(self._with_worth(load))
 
     def _with_worth(self, load: Load) -> Load:
         """The load, with what a token is worth to each request on this machine as weights."""
         if load.weights is None or len(load) < 2:
             return load
-        if self._valued is None or self._valued[0] is not load:
-            requests, keys = len(load), load.keys
-            whole = self.cost.of(requests, keys, keys, requests)
-            one = self.cost.of(1, keys / requests, keys / requests, 1)
-            row = max(whole - one, 0.0) / (requests - 1)
-            share = min(1.0, requests * row / whole) if whole > 0 else 1.0
-            self._valued = load, replace(load, weights=worth_of_tokens(load.weights, share))
-        return self._valued[1]
+        requests, keys = len(load), load.keys
+        whole = self.cost.of(requests, keys, keys, requests)
+        one = self.cost.of(1, keys / requests, keys / requests, 1)
+        row = max(whole - one, 0.0) / (requests - 1)
+        share = min(1.0, requests * row / whole) if whole > 0 else 1.0
+        return replace(load, weights=worth_of_tokens(load.weights, share))
 
-    def _settle(self, step: StepFacts, load: Load, rows: int, reads: int, keys: int) -> None:
+    def _settle(self, step: StepFacts, begun: _Begun, rows: int, reads: int, keys: int) -> None:
         """Pay the trial of this step from the account, or its gain into it."""
-        trial = self._trial
+        trial, load = begun.trial, begun.load
         if trial is not None and trial.chosen is None:  # more was drafted
             rows, reads = rows - load.other_rows, reads - load.other_reads
             took = self.cost.of(rows, reads, keys, len(load)) + self._draft_size.seconds(
-                self._asked
+                begun.asked
             )
             won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
             self._drafting_account.settle(
@@ -253,5 +272,4 @@ class Adaptive:
             won = float(worth @ step.accepted[trial.extra])
             self._account.settle(seconds_lost(won, trial.price, trial.seconds_per_token))
         for account in (self._account, self._drafting_account):
-            account.earn(step.seconds + step.draft_seconds, self._plain)
-        self._trial = None
+            account.earn(step.seconds + step.draft_seconds, begun.plain)

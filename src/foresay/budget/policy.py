@@ -43,7 +43,8 @@ __all__ = [
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides, step by step, how many nodes are drafted and which of them are verified."""
+    """Decides, step by step, how many nodes are drafted and which of them are verified. The next
+    step may begin before the one before it is observed; a step is known by its `Load`."""
 
     name: str
 

@@ -46,7 +46,7 @@ _NONE = np.empty(0, np.int32)
 _LEAST_REACH = 8  # nodes
 _FORGETS = 0.95  # a step's share of what the last steps verified
 _LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
-_STEPS = 2  # that were begun and not observed
+_STEPS = 4  # that were begun and not observed: see `engine.ahead`
 
 
 class _Trial(NamedTuple):

@@ -16,11 +16,12 @@ from typing import Any
 
 from torch import Tensor
 
-from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive
+from foresay.arrays import IntsLike, check_flag, check_positive
 from foresay.budget.load import StepFacts
 from foresay.budget.policy import Policy, Pricing, make_policy
 from foresay.budget.selected import SelectedNodes
 from foresay.drafter import Drafter, ExternalDraft, check_lengths
+from foresay.engine.ahead import StepsAhead
 from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
@@ -29,7 +30,7 @@ from foresay.engine.logprobs import note_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
 from foresay.engine.proposal import that_fits, with_all_sampled
-from foresay.engine.request import FinishReason, Request, check_names, check_prompt_logprobs, fitted
+from foresay.engine.request import FinishReason, Request, check_names, new_request
 from foresay.engine.scheduler import ScheduledRequest, Scheduler
 from foresay.engine.step import (
     Outcome,
@@ -47,7 +48,6 @@ from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import KeepsTogether, Target, check_target
 from foresay.sampling.acceptance.verdicts import cut
-from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import VerdictBatch
 
@@ -114,6 +114,9 @@ class Engine:
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self.groups = Groups()
         self._compute = forward_and_verify(target) if compute is None else compute
+        # For drafts from outside requests wait, step by step.
+        alone = compute is None and not self.drafter.takes_external_drafts
+        self._ahead = StepsAhead(target, self.scheduler, clock, enabled=alone)
         self._keeps_together = target if isinstance(target, KeepsTogether) else None
         self._ledger = Ledger()
         self._clock = clock
@@ -121,6 +124,7 @@ class Engine:
         self._mark = object()  # by which it knows its requests
         self._computed_with = target.version  # of the stored keys and values
         self.last_step: StepFacts | None = None  # None also after one that computed nothing
+        self._unlearned: StepFacts | None = None  # what the policy was not told yet
 
     @property
     def busy(self) -> bool:
@@ -154,28 +158,11 @@ class Engine:
 
         Raises: InputError for what cannot be answered; nothing has changed then.
         """
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise InputError(f"params are {params!r}; expected SamplingParams")
-        check_names(group, tenant)
-        check_prompt_logprobs(prompt_logprobs)
-        check_flag(together, "together")
-        if text is not None and not isinstance(text, IncrementalDetokenizer):
-            raise InputError(f"text is {text!r}; expected an IncrementalDetokenizer")
-        ends = tuple(as_tokens(stops, "stops").tolist())
-        tokens = as_tokens(prompt, "prompt")
-        params = fitted(params, tokens, self.target, self.scheduler.pages.total * PAGE - 1)
-        if params.stop_texts and text is None:
-            raise InputError(
-                "stop has stop strings and text is None; expected an IncrementalDetokenizer"
-            )
-        if seed is None:
-            seed = new_seed() if params.seed is None else params.seed
+        memory = self.scheduler.pages.total * PAGE - 1
         whose = (group, tenant, text, prompt_logprobs, together)
-        request = Request(self._added, tokens, params, seed, ends, *whose, self._mark)
-        if text is not None:
-            with suppress(Exception):  # of `decode`: the request fails when it is decoded
-                text.follow(tokens.tolist())
+        request = new_request(
+            self._added, self._mark, self.target, memory, prompt, params, seed, stops, *whose
+        )
         self._added += 1
         self.groups.join(request)
         self.scheduler.add(request)
@@ -262,23 +249,37 @@ class Engine:
         laps = Timings(self._clock)
         self.last_step = None
         self._recompute_if_replaced()
-        turns, failed = self._begun(self.scheduler.schedule())
-        laps.end("schedule")
-        if not turns:
-            return failed
-        step = self._draft(turns)
-        if self._recompute_if_replaced():  # by the drafter, or while it worked
-            return failed
+        step, failed = self._ahead.take(), list[Request]()
+        if step is None:
+            turns, failed = self._begun(self.scheduler.schedule())
+            laps.end("schedule")
+            if not turns:
+                return failed
+            step = self._draft(turns)
+            if self._recompute_if_replaced():  # by the drafter, or while it worked
+                return failed
+            step.parts = parts_of(step, self.target)
         laps.end("draft")
-        step.parts = parts_of(step, self.target)
-        step.meanwhile = self.drafter.catch_up
-        outcome = self._compute(step, self.drafter.wants, laps)
+        step.meanwhile = self._catch_up
+        wants = self.drafter.wants
+        outcome = self._ahead.outcome(step, wants, self.policy.budgets, laps)
+        outcome = outcome or self._compute(step, wants, laps)
         laps.end("verify")
         verdicts = self._commit(step, outcome)
         laps.end("commit")
-        self._account(step, verdicts, laps)
+        self._account(step, outcome, verdicts, laps)
         self.drafter.warn()
         return failed + step.decoding
+
+    def _catch_up(self) -> None:
+        """What the last step has left to be done while the device computes the next one."""
+        self.drafter.catch_up()
+        self._learn()
+
+    def _learn(self) -> None:
+        facts, self._unlearned = self._unlearned, None
+        if facts is not None:
+            self.policy.observe(facts)
 
     def _recompute_if_replaced(self) -> bool:
         """Whether the weights were replaced since the last forward pass: then nothing that was
@@ -286,6 +287,7 @@ class Engine:
         version = self.target.version
         if self._computed_with == version:
             return False
+        self._ahead.drop()
         self.scheduler.recompute()
         self._computed_with = version
         return True
@@ -312,12 +314,10 @@ class Engine:
         if not self.drafter.active:
             return turns, refused
         for turn in turns:
-            if not turn.whole or turn.request.begun:
-                continue
-            error = self.drafter.begin(turn.request)
-            if error is not None:
-                self._finish(turn.request, "error", error)
-                refused.append(turn.request)
+            request = turn.request
+            if turn.whole and not request.begun and (error := self.drafter.begin(request)):
+                self._finish(request, "error", error)
+                refused.append(request)
         return [turn for turn in turns if not turn.request.finished] if refused else turns, refused
 
     def _draft(self, turns: list[ScheduledRequest]) -> Step:
@@ -368,12 +368,18 @@ class Engine:
                 self._finish(request, reason, failures.get(at))
         return verdicts
 
-    def _account(self, step: Step, verdicts: VerdictBatch, laps: Timings) -> None:
-        """Add the step to the requests' statistics, and let the policy learn from it."""
-        took = laps.seconds
-        seconds = took["forward"] + took["verify"]
-        self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, took["draft"])
-        self.policy.observe(self.last_step)
+    def _account(self, step: Step, outcome: Outcome, verdicts: VerdictBatch, laps: Timings) -> None:
+        """Add the step to the requests' statistics, and let the policy learn from it: while the
+        device computes the next one, where it does so."""
+        took, drafting = laps.seconds, laps.seconds["draft"]
+        seconds = outcome.seconds or took["forward"] + took["verify"]
+        if outcome.seconds is None and self._ahead.enabled:  # else the device waits for neither
+            drafting += took["schedule"] + took["commit"]
+        self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, drafting)
+        self._learn()  # of a step before, if nothing was computed since
+        self._unlearned = self.last_step
+        if not (outcome.overlaps and self.busy):
+            self._learn()
         step.count(verdicts, laps, self._ledger)
 
     def _finish(

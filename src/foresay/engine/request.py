@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from foresay.arrays import MAX_TOKEN, Int32s
+from foresay.arrays import MAX_TOKEN, Int32s, IntsLike, as_tokens, check_flag
 from foresay.drafter import ExternalDraft, Source
 from foresay.engine.ledger import PHASES, Ledger, RequestStats
 from foresay.engine.text import IncrementalDetokenizer
@@ -26,8 +28,8 @@ __all__ = [
     "Request",
     "RequestStats",
     "check_names",
-    "check_prompt_logprobs",
     "fitted",
+    "new_request",
 ]
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -82,17 +84,6 @@ def fitted(params: SamplingParams, tokens: Int32s, target: Target, memory: int) 
             f"memory for {memory} in all"
         )
     return params
-
-
-def check_prompt_logprobs(most: object) -> None:
-    """Refuse an invalid `prompt_logprobs`.
-
-    Raises: InputError.
-    """
-    if most is not None and (type(most) is not int or not 0 <= most <= MAX_TOKEN):
-        raise InputError(
-            f"prompt_logprobs is {most!r}; expected a whole number from 0 to {MAX_TOKEN}, or None"
-        )
 
 
 class Request:
@@ -151,6 +142,8 @@ class Request:
         self.paused = False  # whether it sits steps out
         # Checked once, here; each step's ask is made from it without checking the text again.
         self.rejects = params.rule == "rejection"
+        # Whether its next token can be chosen before the host knows the one before it.
+        self.foreseeable = not (self.rejects or params.penalised or params.logprobs is not None)
         noise = new_seed() if self.rejects else seed
         self._ask = VerificationInput(params, noise, prompt, (), stops)
         self._tokens = np.empty(len(prompt) + 64, np.int32)
@@ -262,3 +255,51 @@ class Request:
         self._tokens[end] = token
         self.length, self.last = end + 1, token
         self.counted.tokens += 1
+
+
+def new_request(
+    number: int,
+    owner: object,
+    target: Target,
+    memory: int,
+    prompt: IntsLike,
+    params: SamplingParams | None,
+    seed: int | None,
+    stops: Sequence[int],
+    group: str | None,
+    tenant: str | None,
+    text: IncrementalDetokenizer | None,
+    prompt_logprobs: int | None,
+    together: bool,
+) -> Request:
+    """A request of an engine, as `Engine.add` was asked for it; `memory`: as for `fitted`.
+
+    Mutates: `text`, which is told of the prompt. Raises: InputError.
+    """
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise InputError(f"params are {params!r}; expected SamplingParams")
+    check_names(group, tenant)
+    most = prompt_logprobs
+    if most is not None and (type(most) is not int or not 0 <= most <= MAX_TOKEN):
+        raise InputError(
+            f"prompt_logprobs is {most!r}; expected a whole number from 0 to {MAX_TOKEN}, or None"
+        )
+    check_flag(together, "together")
+    if text is not None and not isinstance(text, IncrementalDetokenizer):
+        raise InputError(f"text is {text!r}; expected an IncrementalDetokenizer")
+    ends = tuple(as_tokens(stops, "stops").tolist())
+    tokens = as_tokens(prompt, "prompt")
+    params = fitted(params, tokens, target, memory)
+    if params.stop_texts and text is None:
+        raise InputError(
+            "stop has stop strings and text is None; expected an IncrementalDetokenizer"
+        )
+    if seed is None:
+        seed = new_seed() if params.seed is None else params.seed
+    whose = (group, tenant, text, prompt_logprobs, together)
+    request = Request(number, tokens, params, seed, ends, *whose, owner)
+    if text is not None:
+        with suppress(Exception):  # of `decode`: the request fails when it is decoded
+            text.follow(tokens.tolist())
+    return request

@@ -8,7 +8,7 @@ and one rule: a prompt is only a text with many pending tokens.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -105,6 +105,21 @@ class Scheduler:
             room -= 1
         self._whole = True
         return turns
+
+    def continues(self, requests: Sequence[Request]) -> bool:
+        """Whether the step after the next one has these requests again, as far as is known now:
+        each has one token more then, and no other one could be admitted.
+
+        Mutates: the pages, which hold that token.
+        """
+        if len(self.running) != len(requests) or any(one.paused for one in requests):
+            return False
+        if len(requests) < self.max_running:
+            first = next((request for request in self.waiting if not request.paused), None)
+            room = self.pages.free + self.prefixes.held
+            if first is not None and pages_of(len(first) + 1) <= room:
+                return False
+        return all(self.pages.hold(request, request.length + 2) for request in requests)
 
     @property
     def idle(self) -> bool:

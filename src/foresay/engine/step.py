@@ -17,7 +17,7 @@ from foresay.budget.load import Load
 from foresay.budget.selected import SelectedNodes
 from foresay.budget.urgency import urgency
 from foresay.draft import DraftBatch
-from foresay.engine.ledger import Ledger
+from foresay.engine.ledger import PHASES, Ledger
 from foresay.engine.request import Request
 from foresay.engine.scheduler import ScheduledRequest
 from foresay.errors import ForesayError, InputError
@@ -57,6 +57,8 @@ class Step:
     """The inputs of the model, one for each turn."""
     meanwhile: Callable[[], None] = lambda: None
     """What can be done while a device computes the step."""
+    stored: bool = False
+    """Whether the keys and values of its texts' tokens are stored already."""
 
     def count(self, verdicts: VerdictBatch, laps: Timings, ledger: Ledger) -> None:
         """Add the step to the statistics of its requests."""
@@ -81,6 +83,8 @@ class Outcome:
     hidden    the last hidden states of all rows, if the drafter wants them
     showing   seconds that finding `topk` took
     overlaps  whether a forward pass returns before the device has computed it
+    seconds   that the step took, of one that was started before the step before it was read; None:
+              what its phases took
     """
 
     verified: Verified
@@ -89,13 +93,14 @@ class Outcome:
     hidden: Tensor | None = None
     showing: float = 0.0
     overlaps: bool = False
+    seconds: float | None = None
 
 
 class Timings:
     """How long each phase took, by a clock."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.clock = clock
         self._begin = clock()
 
@@ -148,6 +153,8 @@ def _for_all(drafts: DraftBatch, whole: NDArray[np.bool_]) -> DraftBatch:
 def keep_parts(step: Step, verdicts: VerdictBatch, together: KeepsTogether | None) -> None:
     """Store what was committed of each text."""
     parts = step.parts
+    if step.stored:
+        return
     if len(verdicts) < len(parts):  # some are prefilled only
         whole = np.array([turn.whole for turn in step.turns])
         lengths = np.zeros(len(parts), np.int32)

@@ -19,7 +19,7 @@ from foresay.errors import InputError
 from foresay.models.target import KeepsTogether, SequenceInput, Target, TextKv
 from foresay.verdict import VerdictBatch
 
-__all__ = ["StepParts", "columns", "kvs_of", "stored_of"]
+__all__ = ["StepParts", "columns", "keep_first_rows", "kvs_of", "stored_of"]
 
 _FIRST = np.zeros(1, np.int32)
 _FIRST.flags.writeable = False  # every text's row, where no draft was accepted
@@ -134,13 +134,9 @@ class StepParts(Sequence[SequenceInput]):
         """
         path = verdicts.path
         if not len(path) and len(self.tokens) == len(self.kvs):
-            if together is None:
-                for kv in self.kvs:
-                    kv.keep(_FIRST)
-                return
-            rows, bounds = np.zeros(len(self.kvs), np.int32), self.offsets
-        else:
-            rows, bounds = self._rows_of(path, verdicts.path_offsets)
+            keep_first_rows(self.kvs, together)
+            return
+        rows, bounds = self._rows_of(path, verdicts.path_offsets)
         if together is not None:
             together.keep_together(self.kvs, rows, bounds)
             return
@@ -152,6 +148,16 @@ class StepParts(Sequence[SequenceInput]):
         drafts = self.drafts
         rows = _core.kept_rows(self.offsets, path, path_offsets, drafts.parents, drafts.offsets)
         return rows, self.offsets + path_offsets
+
+
+def keep_first_rows(kvs: Sequence[TextKv], together: KeepsTogether | None = None) -> None:
+    """Store the one row that each of these texts had in the last step."""
+    if together is None:
+        for kv in kvs:
+            kv.keep(_FIRST)
+    else:
+        offsets, none, _, _ = columns(len(kvs))
+        together.keep_together(kvs, none, offsets)
 
 
 @lru_cache(maxsize=512)

@@ -35,6 +35,7 @@ __all__ = [
     "KeepsTogether",
     "LoadedTarget",
     "Outputs",
+    "RunsAhead",
     "SequenceInput",
     "Target",
     "TextKv",
@@ -195,6 +196,21 @@ class KeepsTogether(Protocol):
 
         Mutates: the texts. Valid until: for ever. Raises: as `TextKv.keep`. GIL: released during
         long work.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsAhead(Protocol):
+    """A target on a device of its own, to which a step can be given before the one before has been
+    read: the tokens that it has chosen are on the device."""
+
+    def forward_next(self, parts: Sequence[SequenceInput], tokens: Tensor, /) -> Outputs:
+        """`Target.forward` of texts that decode, without drafts: each with the one token of
+        `tokens`, int64[B] on the device, in place of the part's own. One below 0, which a row
+        without a token has, counts as 0.
+
+        Mutates: as `Target.forward`. Valid until: for ever. Raises: as it. GIL: released.
         """
         ...
 

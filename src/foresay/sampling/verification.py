@@ -103,6 +103,13 @@ class VerificationBatch(Sequence[VerificationInput]):
         """`inputs` as a batch: the batch itself if it is one already."""
         return inputs if isinstance(inputs, VerificationBatch) else cls(inputs)
 
+    def a_token_on(self) -> VerificationBatch:
+        """The same requests when each has one token more, whichever that is: for choosing tokens
+        without penalties, which depend on it."""
+        made = VerificationBatch(self.inputs)
+        made.positions, made.silent, made.room = self.positions + 1, self.silent - 1, self.room - 1
+        return made
+
     temperatures = _column("temperature", np.float32)
     top_k = _column("top_k", np.int64)
     top_p = _column("top_p", np.float64)

@@ -134,6 +134,16 @@ class GpuTarget:
         return kv
 
     def forward(self, parts: Sequence[SequenceInput], *, hidden: Hidden = False) -> Outputs:
+        return self._forward(parts, hidden, None)
+
+    def forward_next(self, parts: Sequence[SequenceInput], tokens: Tensor, /) -> Outputs:
+        """See `target.RunsAhead`."""
+        return self._forward(parts, False, tokens)
+
+    def _forward(
+        self, parts: Sequence[SequenceInput], hidden: Hidden, tokens: Tensor | None
+    ) -> Outputs:
+        """`tokens`: of the rows, where they are on the device only."""
         rows = StepRows.of(parts)
         layers = _checked(hidden, self.depth)
         kvs: Any = tuple(kvs_of(parts))
@@ -144,6 +154,8 @@ class GpuTarget:
             size = self._size_for(step, layers, with_logits=in_order)
             capacity = size.inputs.row_capacity, size.inputs.item_capacity
             self._staging.send(step, rows.tokens, *capacity)
+            if tokens is not None:
+                size.inputs.tokens[: step.rows].copy_(tokens.clamp(min=0))
             self._graphs.run(size.key, size.inputs.row_capacity, size.run)
             step.end()
             return self._outputs(size, step.rows, None if in_order else rows.needed, hidden)

@@ -35,7 +35,7 @@ from foresay.sampling.noise import Stream
 from foresay.sampling.verification import VerificationBatch, VerificationInput
 from foresay.verdict import VerdictBatch
 
-__all__ = ["Kernel", "match"]
+__all__ = ["Kernel", "chosen_on_device", "followed", "match"]
 
 Kernel = Literal["core", "triton", "torch"]
 DeviceKernel = planning.Kernel
@@ -77,6 +77,16 @@ def _on_the_device(
 ) -> Verified:
     """All rows sampled where their logits are: one copy there, no wait, one copy back; the walks
     in the core."""
+    codes = chosen_on_device(drafts, logits, inputs, kernel)
+    given = inputs.room, *inputs.stops  # made while the device works, like all that the host has to
+    return _followed(download(codes), drafts, inputs, *given)
+
+
+def chosen_on_device(
+    drafts: DraftBatch, logits: Tensor, inputs: VerificationBatch, kernel: DeviceKernel
+) -> Tensor:
+    """What is sampled in each row: its token, or -1 - its status, int64[R] on the device. Does not
+    wait."""
     rows = Rows.of(drafts)
     planned = planning.plan(rows, inputs, logits.shape[1])
     arrays = {
@@ -92,10 +102,13 @@ def _on_the_device(
 
         choose = triton.choose
     choice = choose(given.values, given.temperatures, sent["seeds"], sent["positions"])
-    owners, stops = inputs.stops  # made while the device works, like all that the host has to
-    room = inputs.room
-    codes = download(choice.tokens - choice.status)
-    return _followed(codes, drafts, inputs, room, owners, stops)
+    codes: Tensor = choice.tokens - choice.status
+    return codes
+
+
+def followed(codes: Longs, drafts: DraftBatch, inputs: VerificationBatch) -> Verified:
+    """The verdicts of the walks along what was chosen in each row (see `chosen_on_device`)."""
+    return _followed(codes, drafts, inputs, inputs.room, *inputs.stops)
 
 
 def _followed(

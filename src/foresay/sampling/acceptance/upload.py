@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Arrays", "download", "upload"]
+__all__ = ["Arrays", "Download", "download", "upload"]
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 _ALIGNED = 16  # bytes: no number is longer, and Triton reads fastest from such addresses
@@ -49,15 +49,29 @@ def upload(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     }
 
 
-def download(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's values, once the device has computed them: the one wait of a step."""
-    if tensor.device.type != "cuda":
-        values: NDArray[Any] = tensor.cpu().numpy()
+class Download:
+    """A tensor's values on their way to the host; what the device is asked for afterwards is not
+    waited for."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._done = tensor, None
+        if tensor.device.type == "cuda":
+            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._tensor.copy_(tensor, non_blocking=True)
+            self._done = torch.cuda.Event()
+            self._done.record(torch.cuda.current_stream(tensor.device))
+
+    def values(self) -> NDArray[Any]:
+        """The values, once they are there: the one wait of a step."""
+        if self._done is not None:
+            self._done.synchronize()
+        values: NDArray[Any] = self._tensor.cpu().numpy()
         return values
-    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    pinned.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensor.device).synchronize()
-    return pinned.numpy()
+
+
+def download(tensor: Tensor) -> NDArray[Any]:
+    """The tensor's values, once the device has computed them."""
+    return Download(tensor).values()
 
 
 _DTYPES: dict[np.dtype[Any], torch.dtype] = {

@@ -146,6 +146,7 @@ def _window(bench: Bench, size: int, side: str, *, profiled: bool) -> tuple[Wind
         trace: Any = nullcontext()
         if profiled:
             trace = torch.profiler.profile(activities=kinds, acc_events=True)
+        bench.wait()  # what was launched before is not of the window
         with trace:
             window = _steps(bench, llm.engine, requests, bench.scale.host_steps)
     finally:

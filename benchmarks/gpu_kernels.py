@@ -182,8 +182,8 @@ def kernels(bench: Bench, found: dict[str, Any]) -> None:
 
 
 def cases_of(bench: Bench) -> list[Case]:
-    """Random ragged contexts and trees. Each of the shapes is a kernel of its own, which takes a
-    second to compile; so there are few, and several cases of each. That of the bars comes first.
+    """Random ragged contexts and trees. Each of the shapes is a kernel of its own, which takes
+    seconds to compile: so there are few, with several cases of each. That of the bars comes first.
     """
     b16, f16 = torch.bfloat16, torch.float16
     shapes: list[tuple[int, int, int, torch.dtype, bool, float | None]] = [

@@ -66,12 +66,12 @@ def kernels(part: Part) -> list[dict[str, Any]]:
     elif accuracy:
         lines.append(true("tree attention: no kernel was called", False))
     for one in part.get("attention", ()):
-        if isinstance(one, dict) and "ratio" in one:
-            name = f"tree attention {one['batch']} x {one['context']}, SDPA / ours"
-            lines.append(bar(name, one["ratio"], 4.0, unit="x"))
-    for name, one in part.items():
-        if isinstance(one, dict) and "error" in one:
-            lines.append(true(f"kernels, {name}: {one['error']}"[:120], False))
+        about = f"tree attention {one['batch']} x {one['context']}"
+        if "error" in one:
+            lines.append(true(f"{about}: {one['error']}"[:120], False))
+        elif "ratio" in one:
+            lines.append(bar(f"{about}, SDPA / ours", one["ratio"], 4.0, unit="x"))
+            lines.append(bar(f"{about}: relative error", one["far"], 1e-2, at_most=True))
     return lines
 
 
@@ -121,13 +121,15 @@ def host(part: Part) -> list[dict[str, Any]]:
         about = f"{one['requests']} requests, {one['side']}"
         if "error" in one:
             lines.append(true(f"{about}: {one['error']}"[:120], False))
-        elif "outside_ms" in one and one["requests"] == 1:
+        if "outside_ms" in one:
+            bounds = {1: (0.2, None), 128: (None, 0.05)}.get(one["requests"], (None, None))
             name = f"{about}: host outside of the device's work"
-            lines.append(bar(name, one["outside_ms"], 0.2, at_most=True, unit=" ms"))
-        elif "outside_ms" in one:
-            bound = 0.05 if one["requests"] == 128 else None
+            lines.append(bar(name, one["outside_ms"], bounds[0], at_most=True, unit=" ms"))
             name = f"{about}: the same, of the step"
-            lines.append(bar(name, one["outside_share"], bound, at_most=True))
+            lines.append(bar(name, one["outside_share"], bounds[1], at_most=True))
+        if "outside_ms_profiler_off" in one:
+            off = one["outside_ms_profiler_off"]
+            lines.append(bar(f"{about}: the same, with the profiler off", off, None, unit=" ms"))
     return lines
 
 
@@ -156,7 +158,9 @@ def offload(part: Part) -> list[dict[str, Any]]:
 
 def vllm(part: Part) -> list[dict[str, Any]]:
     name = f"{part.get('requests')} requests at once, plain, ours / vLLM's"
-    return [bar(name, part["ratio"], 1.0, unit="x")] if "ratio" in part else []
+    lines = [bar(name, part["ratio"], 1.0, unit="x")] if "ratio" in part else []
+    failed = [one for one in part.values() if isinstance(one, dict) and "error" in one]
+    return lines + [true(f"vLLM: {one['error']}"[:120], False) for one in failed]
 
 
 OF_PART: dict[str, Any] = {

@@ -1,181 +1,226 @@
 """Part `host` of gpu.py: where the time of a step goes, on the host and on the device.
 
-A window of steps in which all requests decode is timed, then one of the same engine is traced. Busy
-is when a kernel or a copy ran, as torch's profiler has it, so what the host does outside of the
-device's work is the time of a step less that. Without the profiler it is the span between events
-before and behind the computation, which has the gaps between kernels in it.
+The same greedy requests are answered again and again, each time by a fresh engine, so that a window
+has the same steps each time: first to capture the sizes of steps that occur, then timed, then timed
+under torch's profiler. The device is busy while a kernel or a copy runs, and outside of its work is
+the rest of the window. That holds also where a step waits for what an earlier one has launched: a
+window begins and ends with an idle device. All windows without the profiler come first, since it
+may leave something behind.
 """
 
 from __future__ import annotations
 
+import gc
+import itertools
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from foresay import LLM
 from foresay.engine.engine import Engine
 from foresay.engine.request import PHASES, Request
-from gpu_answers import engines
+from gpu_answers import SIDES
 from gpu_bench import Bench, OutOfTime, greedy, said
+from harness import percentiles
+
+Span = tuple[int, int]
+"""From and to, in nanoseconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steps one behind the other. `marks` are before the first step and behind each, `end` is when
+    the device was done; in nanoseconds since 1970, which are the profiler's too."""
+
+    marks: list[int]
+    end: int
+    tokens: int
+    phases: dict[str, float]  # milliseconds of a step
+
+    @property
+    def steps(self) -> int:
+        return len(self.marks) - 1
+
+    def figures(self, requests: int) -> dict[str, Any]:
+        each = [1e-6 * (b - a) for a, b in itertools.pairwise(self.marks)]
+        return {
+            "steps": self.steps,
+            "step_ms": round(1e-6 * (self.end - self.marks[0]) / self.steps, 4),
+            "median_ms": round(statistics.median(each), 4),
+            "tail_ms": {**percentiles(each, 90), "most": round(max(each), 4)},
+            "tokens_per_step": round(self.tokens / requests / self.steps, 4),
+            "phases_ms": {phase: round(spent, 4) for phase, spent in self.phases.items()},
+        }
 
 
 def host(bench: Bench, found: dict[str, Any]) -> None:
-    """Both sides, at each number of requests."""
-    lines = found.setdefault("cases", [])
-    for size in bench.scale.host_batches:
-        for side, llm in engines(bench).items():
-            bench.check_time(f"{size} requests, {side}")
-            about = {"requests": size, "side": side}
+    """Both sides, at each number of requests: `timed`, and `profiled` with what the device did.
+
+    outside_ms  of a step of the profiled window: in which the device did nothing
+    outside_ms_profiler_off  the time of a step that was only timed, less the same device's work
+    """
+    cases = itertools.product(bench.scale.host_batches, SIDES)
+    lines = found["cases"] = [{"requests": size, "side": side} for size, side in cases]
+    for measure in (_timed, _profiled):
+        for line in lines:
+            about = f"{line['requests']} requests, {line['side']}, {measure.__name__[1:]}"
+            bench.check_time(about)
             try:
-                lines.append(about | _window(bench, llm, size))
+                measure(bench, line)
             except OutOfTime:
                 raise
             except Exception as error:
-                lines.append(about | {"error": said(error)})
-            bench.say(f"{lines[-1]}")
+                line["error"] = said(error)
+            bench.say(f"{about}: {line}")
 
 
-def _window(bench: Bench, llm: LLM, size: int) -> dict[str, Any]:
-    engine, count = llm.engine, bench.scale.host_steps
+def _timed(bench: Bench, line: dict[str, Any]) -> None:
+    # The first ones capture; twice, since how much is drafted depends a little on times.
+    for _ in range(1 if bench.smoke else 2):
+        _window(bench, line["requests"], line["side"], profiled=False)
+    window, _ = _window(bench, line["requests"], line["side"], profiled=False)
+    line["timed"] = window.figures(line["requests"])
+
+
+def _profiled(bench: Bench, line: dict[str, Any]) -> None:
+    window, events = _window(bench, line["requests"], line["side"], profiled=True)
+    device = [event for event in events if event.device_type() == _device_type(bench)]
+    spans = [(event.start_ns(), event.end_ns()) for event in device]
+    if not spans:
+        raise RuntimeError("the profiler saw nothing on the device")
+    copied = [event.name().startswith(("Memcpy", "Memset")) for event in device]
+    copies = [span for span, copy in zip(spans, copied, strict=True) if copy]
+    kernels = [span for span, copy in zip(spans, copied, strict=True) if not copy]
+    steps, whole = window.steps, window.end - window.marks[0]
+    busy = union(spans)
+    called = [event.name() for event in events]
+    line["profiled"] = profiled = {
+        **window.figures(line["requests"]),
+        "busy_ms": round(1e-6 * busy / steps, 4),
+        "kernels_ms": round(1e-6 * union(kernels) / steps, 4),
+        "copies_ms": round(1e-6 * union(copies) / steps, 4),
+        "launches": round(len(kernels) / steps, 1),
+        # Of graphs: where none is launched, what the host called was not seen.
+        "graphs_launched": round(sum("GraphLaunch" in name for name in called) / steps, 2),
+        "graphs_made": sum("GraphInstantiate" in name for name in called),
+    }
+    line["outside_ms"] = round(1e-6 * (whole - busy) / steps, 4)
+    line["outside_share"] = round((whole - busy) / whole, 4)
+    if "timed" in line:
+        line["outside_ms_profiler_off"] = round(line["timed"]["step_ms"] - 1e-6 * busy / steps, 4)
+        line["profiler_ratio"] = round(profiled["step_ms"] / line["timed"]["step_ms"], 4)
+    done = busy_until(spans, [*window.marks, window.end])
+    if done[-1] - done[0] < 0.98 * busy:  # then a step does not know what ran in it
+        line["clock"] = "the profiler's clock is another one; there are no figures by step"
+        return
+    lengths = np.diff(window.marks)
+    outside = lengths - np.diff(done[:-1])
+    line["median_outside_ms"] = round(1e-6 * float(np.median(outside)), 4)
+    line["median_outside_share"] = round(float(np.median(outside / lengths)), 4)
+    middle = int(np.argsort(outside)[steps // 2])
+    line["time_line"] = time_line(
+        window.phases, (window.marks[middle], window.marks[middle + 1]), kernels, copies
+    )
+
+
+def _window(bench: Bench, size: int, side: str, *, profiled: bool) -> tuple[Window, list[Any]]:
+    """A window of steps in which all requests decode, and what the profiler saw in it."""
+    gc.collect()  # an engine before this one must be gone: both use the memory of one target
+    llm = bench.llm().beside(SIDES[side])
     prompts, longest = bench.prompts["edit"], min(6000, llm.target.context)
     requests = []
     for at in range(size):
         tokens = prompts[at % len(prompts)].tokens
         params = greedy(max(1, longest - len(tokens)), ignore_eos=True)
-        requests.append(engine.add(tokens, params))
+        requests.append(llm.engine.add(tokens, params))
     try:
-        _until_all_decode(engine, requests)
-        _steps(bench, engine, requests, count // 2)  # warms up
-        timed = _steps(bench, engine, requests, count)
-        events = _with_events(bench, engine, requests, count // 2)
-        traced = _traced(bench, engine, requests, max(2, count // 4))
+        while not all(request.stats.tokens > 2 for request in requests):
+            llm.engine.step()
+            if any(request.finished for request in requests):
+                raise RuntimeError("an answer ended before the timed steps")
+        kinds = [getattr(torch.profiler.ProfilerActivity, "CPU" if bench.smoke else "CUDA")]
+        trace: Any = nullcontext()
+        if profiled:
+            trace = torch.profiler.profile(activities=kinds, acc_events=True)
+        bench.wait()  # what was launched before is not of the window
+        with trace:
+            window = _steps(bench, llm.engine, requests, bench.scale.host_steps)
     finally:
-        engine.cancel(*requests)
-    busy = traced.get("busy_ms", events.get("events_ms"))
-    found = {**timed, **events, **traced}
-    if busy is not None:
-        outside = timed["step_ms"] - busy
-        found["outside_ms"] = round(outside, 4)
-        found["outside_share"] = round(outside / timed["step_ms"], 4)
-    return found | {"time_line": line_of(timed["phases_ms"], traced)}
+        llm.engine.cancel(*requests)
+    return window, trace.profiler.kineto_results.events() if profiled else []
 
 
-def _until_all_decode(engine: Engine, requests: Sequence[Request]) -> None:
-    while engine.busy and not all(request.stats.tokens for request in requests):
-        engine.step()
-
-
-def _steps(bench: Bench, engine: Engine, requests: Sequence[Request], count: int) -> dict[str, Any]:
-    """Milliseconds of a step by its phases, which are of the host: in `forward` it launches, in
-    `verify` it waits for the device."""
-    before = {phase: sum(one.stats.seconds[phase] for one in requests) for phase in PHASES}
-    tokens, each = sum(one.stats.tokens for one in requests), []
+def _steps(bench: Bench, engine: Engine, requests: Sequence[Request], count: int) -> Window:
+    """The phases are the host's: in `verify` it waits for the device."""
+    before, tokens = _spent(requests)
     bench.wait()
-    begin = time.perf_counter()
+    marks = [time.time_ns()]
     for _ in range(count):
-        at = time.perf_counter()
         engine.step()
-        each.append(time.perf_counter() - at)
-        if any(one.finished for one in requests):
-            raise RuntimeError(f"an answer ended after {len(each)} of {count} timed steps")
+        marks.append(time.time_ns())
     bench.wait()
-    took = time.perf_counter() - begin
-    spent = {phase: sum(one.stats.seconds[phase] for one in requests) for phase in PHASES}
-    tokens = sum(one.stats.tokens for one in requests) - tokens
-    phases = {phase: round(1e3 * (spent[phase] - before[phase]) / count, 4) for phase in PHASES}
-    return {
-        "steps": count,
-        "step_ms": round(1e3 * took / count, 4),
-        "median_ms": round(1e3 * statistics.median(each), 4),
-        "tokens_per_step": round(tokens / len(requests) / count, 4),
-        "phases_ms": phases,
-    }
+    end = time.time_ns()
+    spent, all_tokens = _spent(requests)
+    if any(one.finished for one in requests):
+        raise RuntimeError(f"an answer ended within {count} timed steps")
+    phases = {phase: 1e3 * (spent[phase] - before[phase]) / count for phase in PHASES}
+    return Window(marks, end, all_tokens - tokens, phases)
 
 
-def _with_events(
-    bench: Bench, engine: Engine, requests: Sequence[Request], count: int
-) -> dict[str, Any]:
-    """The span on the device from before the computation of a step to behind it."""
-    inner = getattr(engine, "_compute", None)
-    if bench.smoke or inner is None:
-        return {}
-    pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def compute(*given: Any) -> Any:
-        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        pair[0].record()
-        outcome = inner(*given)
-        pair[1].record()
-        pairs.append(pair)
-        return outcome
-
-    try:
-        engine._compute = compute
-        _steps(bench, engine, requests, count)
-    finally:
-        engine._compute = inner
-    torch.cuda.synchronize()
-    spans = [one.elapsed_time(other) for one, other in pairs]
-    return {"events_ms": round(statistics.median(spans), 4)} if spans else {}
+def _spent(requests: Sequence[Request]) -> tuple[dict[str, float], int]:
+    """Seconds by phase and tokens, of all requests."""
+    stats = [one.stats for one in requests]
+    seconds = {phase: sum(one.seconds[phase] for one in stats) for phase in PHASES}
+    return seconds, sum(one.tokens for one in stats)
 
 
-def _traced(
-    bench: Bench, engine: Engine, requests: Sequence[Request], count: int
-) -> dict[str, Any]:
-    """Milliseconds of a step in which the device worked: kernels, and copies to and from it."""
-    if bench.smoke:
-        return {}
-    try:
-        kinds = [torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=kinds, acc_events=True) as trace:
-            _steps(bench, engine, requests, count)
-        spans = []
-        for event in trace.profiler.kineto_results.events():
-            if event.device_type() == torch.autograd.DeviceType.CUDA:  # type: ignore[attr-defined]
-                spans.append((event.start_ns(), event.end_ns(), event.name()))
-        if not spans:
-            return {"trace_error": "the profiler saw no kernels"}
-        copies = [(a, b) for a, b, name in spans if name.startswith(("Memcpy", "Memset"))]
-        kernels = [(a, b) for a, b, name in spans if not name.startswith(("Memcpy", "Memset"))]
-        return {
-            "busy_ms": round(1e-6 * union([(a, b) for a, b, _ in spans]) / count, 4),
-            "kernels_ms": round(1e-6 * union(kernels) / count, 4),
-            "copies_ms": round(1e-6 * union(copies) / count, 4),
-            "launches": round(len(kernels) / count, 1),
-            "traced_steps": count,
-        }
-    except Exception as error:  # of a profiler that does not work on this machine
-        return {"trace_error": said(error)}
+def _device_type(bench: Bench) -> Any:
+    """Without a GPU the processor's operations stand for the device's work."""
+    kinds: Any = torch.autograd.DeviceType  # type: ignore[attr-defined]
+    return kinds.CPU if bench.smoke else kinds.CUDA
 
 
-def union(spans: Iterable[tuple[int, int]]) -> int:
-    """How long at least one of them lasted."""
-    total, end = 0, 0
-    for a, b in sorted(spans):
-        total += max(0, b - max(a, end))
-        end = max(end, b)
-    return total
+def busy_until(spans: Iterable[Span], times: Sequence[int]) -> NDArray[np.float64]:
+    """Before each of these times, for how many nanoseconds at least one of the spans lasted."""
+    edges: list[int] = []
+    sums = [0]
+    for begin, end in sorted(spans):
+        begin = max(begin, edges[-1]) if edges else begin
+        if end > begin:
+            edges += [begin, end]
+            sums += [sums[-1], sums[-1] + end - begin]
+    if not edges:
+        return np.zeros(len(times))
+    first = edges[0]  # numbers of this size would be rounded as floats
+    at = [time - first for time in times]
+    found: NDArray[np.float64] = np.interp(at, [edge - first for edge in edges], sums[1:])
+    return found
 
 
-def line_of(phases: dict[str, float], traced: dict[str, Any]) -> str:
-    """A step as one line, a sign for each fortieth of it: the host's phases above what the device
-    did in as much time."""
+def union(spans: Sequence[Span]) -> int:
+    """For how many nanoseconds at least one of them lasted."""
+    return int(busy_until(spans, [max((end for _, end in spans), default=0)])[0])
+
+
+def time_line(
+    phases: dict[str, float], step: Span, kernels: Sequence[Span], copies: Sequence[Span]
+) -> str:
+    """A step in 40 columns: the phases of the host as they are on average, and below, what the
+    device did in this step: # is a kernel for half of the time, > a copy."""
     whole = sum(phases.values()) or 1.0
-    host_line = "".join(
-        name[0] * round(40 * phases[name] / whole)
-        for name in ("schedule", "draft", "forward", "verify", "commit")
+    above = "".join(name[0] * round(40 * spent / whole) for name, spent in phases.items())
+    edges = [step[0] + (step[1] - step[0]) * at // 40 for at in range(41)]
+    half = (step[1] - step[0]) / 80
+    ran, copied = (np.diff(busy_until(spans, edges)) for spans in (kernels, copies))
+    below = "".join(
+        "#" if kernel >= half else ">" if copy else "."
+        for kernel, copy in zip(ran, copied, strict=True)
     )
-    parts = ", ".join(f"{name} {phases[name]:.3f}" for name in phases)
-    busy = traced.get("busy_ms")
-    if busy is None:
-        return f"host [{host_line}] {parts} ms"
-    copies = min(40, round(40 * traced["copies_ms"] / whole))
-    kernels = min(40 - copies, round(40 * traced["kernels_ms"] / whole))
-    device_line = ("#" * kernels + ">" * copies).ljust(40, ".")
-    return (
-        f"host [{host_line}] {parts} ms; device [{device_line}] kernels {traced['kernels_ms']:.3f},"
-        f" copies {traced['copies_ms']:.3f} ms"
-    )
+    parts = ", ".join(f"{name} {spent:.3f}" for name, spent in phases.items())
+    return f"host [{above}] {parts} ms; device [{below}]"

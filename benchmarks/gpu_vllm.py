@@ -1,6 +1,9 @@
 """Part `vllm` of gpu.py: vLLM's plain decoding, and with its n-gram drafts, beside our plain
 engine: the same token ids in, as many tokens out. vLLM is a process of its own, which has ended
 before ours begins; run as a script this file is that process.
+
+Its engine is in that process and gives token ids: by default another process would make texts of
+them beside it. Everything else is vLLM's own choice.
 """
 
 from __future__ import annotations
@@ -46,14 +49,14 @@ def vllm(bench: Any, found: dict[str, Any]) -> None:
     gpu_answers.warm(bench, (count, 1))
     ours, lengths, alone = [], [], []
     for turn in range(bench.scale.rounds):
-        llm = gpu_answers.engines(bench)["plain"]
-        run, texts = gpu_answers.asked(bench, llm, prompts, params)
+        run, texts = gpu_answers.asked(bench, gpu_answers.engines(bench)["plain"], prompts, params)
         ours.append(run["tokens_per_second"])
         lengths = [len(text) for text in texts]
         bench.say(f"ours, plain, {count} at once: {ours[-1]:.0f} tokens/s (round {turn + 1})")
     for prompt in prompts[:6]:
-        llm = gpu_answers.engines(bench)["plain"]
-        alone.append(gpu_answers.asked(bench, llm, [prompt], params)[0]["tokens_per_second"])
+        plain = gpu_answers.engines(bench)["plain"]
+        alone.append(gpu_answers.asked(bench, plain, [prompt], params)[0]["tokens_per_second"])
+        del plain
     found |= {
         "requests": count,
         "tokens": sum(lengths),
@@ -121,7 +124,8 @@ def load(folder: str, way: str) -> dict[str, Any]:
         disable_log_stats=True,
         **WAYS[way],
     )
-    return {"version": package.__version__}
+    chosen = _engine.llm_engine.vllm_config.scheduler_config
+    return {"version": package.__version__, "async_scheduling": chosen.async_scheduling}
 
 
 def answer(prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
@@ -129,7 +133,8 @@ def answer(prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
     from vllm import SamplingParams
 
     params = [
-        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths
+        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False)
+        for length in lengths
     ]
     given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     begin = time.perf_counter()

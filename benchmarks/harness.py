@@ -48,7 +48,7 @@ def parser(
     or all."""
     found = ArgumentParser(description=(doc or "").split("\n\n")[0])
     usual = tuple(usual or parts)
-    found.set_defaults(parts=tuple(parts), usual=usual, chosen=list(usual), quick=False)
+    found.set_defaults(parts=tuple(parts), usual=usual, chosen=list(usual), quick=False, into=None)
     if parts:
         found.add_argument("--only", default=",".join(usual), help=f"of {','.join(parts)}")
     if quick:
@@ -138,28 +138,33 @@ def without_folders(argument: str) -> str:
     return option + equals + (Path(value).name if Path(value).is_absolute() else value)
 
 
-def write(name: str, figures: Mapping[str, Any], folder: Path) -> Path:
-    """Writes <date>-<name>.json into the folder and returns its path."""
-    today = date.today().isoformat()
+def command() -> list[str]:
+    """The command that runs, without a machine's folders."""
+    return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
+
+
+def write(path: Path, figures: Mapping[str, Any]) -> None:
+    """Writes the record: what it was measured with, then the figures."""
     content = {
-        "date": today,
+        "date": date.today().isoformat(),
         "commit": commit(),
-        "command": [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])],
+        "command": command(),
         "machine": machine(),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         **figures,
     }
-    path = folder / f"{today}-{name}.json"
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n")
-    return path
 
 
-def record_name(name: str, options: Namespace) -> str:
-    """A part of the whole, or a quick run, does not take the place of the day's record: its name
-    says so."""
+def record_path(name: str, options: Namespace) -> Path:
+    """<date>-<name>.json in the folder of the options, or the record that is added to. A part of
+    the whole, or a quick run, does not take the place of the day's record: its name says so."""
+    if options.into is not None:
+        return Path(options.into)
     some = "" if set(options.chosen) == set(options.usual) else "-" + "-".join(options.chosen)
-    return f"{name}{'-quick' if options.quick else ''}{some}{options.name}"
+    name = f"{name}{'-quick' if options.quick else ''}{some}{options.name}"
+    return Path(options.record) / f"{date.today().isoformat()}-{name}.json"
 
 
 def finish(
@@ -170,7 +175,8 @@ def finish(
     failed: str = "",
 ) -> None:
     """Write the record, print it or its tables, and end with 1 if a sentence says what failed."""
-    path = write(record_name(name, options), figures, options.record)
+    path = record_path(name, options)
+    write(path, figures)
     if options.json:
         print(json.dumps(figures, indent=2))
     elif show is not None:

@@ -36,7 +36,7 @@ def turn(
 
 
 def test_weights_are_for_several_that_are_waited_for_together() -> None:
-    load = load_of([turn(40), turn(5)], requests_wait=False)
+    load = load_of([turn(40), turn(5)], waiting=False)
     assert load.weights is not None and load.weights.tolist() == [1, 0]
     assert (load.tokens_left.tolist(), load.contexts.tolist()) == ([40, 5], [3, 3])
     assert load.other_rows == 4
@@ -45,12 +45,12 @@ def test_weights_are_for_several_that_are_waited_for_together() -> None:
         ([turn(40), turn(5, together=False)], False),
         ([turn(40)], False),
     ):
-        assert load_of(turns, requests_wait=waits).weights is None
+        assert load_of(turns, waiting=waits).weights is None
 
 
 def test_the_load_names_the_tenants_of_decoding_requests() -> None:
     turns = [turn(9, tenant="a"), turn(9, tenant="b", whole=False), turn(9)]
-    assert load_of(turns, requests_wait=False).tenants == ["a", None]
+    assert load_of(turns, waiting=False).tenants == ["a", None]
 
 
 @pytest.mark.parametrize("together", [False, True])

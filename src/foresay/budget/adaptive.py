@@ -108,26 +108,91 @@ class Adaptive:
 
         Mutates: what the policy remembers of this step.
         """
-        step = _Begun(self._with_worth(load))
+        step = self._begin(load)
         self._begun.append((load, step))
-        left = load.tokens_left.tolist()
-        if left:
-            step.plain = self.cost.of(len(left), load.keys, load.keys, len(left))
-        if not left or max(left) < 2:
-            return [0] * len(left)
-        if step.load.weights is not None:
-            left = np.where(step.load.weights >= _LEAST_WORTH, load.tokens_left, 0).tolist()
-        step.drafting_for = len(left) - left.count(0) - left.count(1)
-        if not step.drafting_for:
-            return [0] * len(left)
-        cap = min(self._most, max(4, self._total // step.drafting_for), self._reach())
+        cap = self._cap(step)
+        if self._looking(step):
+            step.asked = cap
+            return self._for_each(step, cap)
+        if not cap:
+            return self._for_each(step, 0)
         plan = self._draft_size.plan(self.cost, cap, step.load, step.drafting_for, step.plain)
         step.asked = plan.best
         if plan.trial and self._drafting_account.covers(plan.loss):
             # Its price: the draft, and verification beyond a plain step. See `observe`.
             step.asked = plan.trial
             step.trial = _Trial(plan.seconds_per_token)
-        return [step.asked if n > 1 else 0 for n in left]
+        return self._for_each(step, step.asked)
+
+    def goes_ahead(self, load: Load) -> bool:
+        """Whether nothing is to be drafted, or drafts can be looked at meanwhile.
+
+        Mutates: what the policy remembers of this step.
+        """
+        step = self._begin(load)
+        if step.drafting_for and not self._looking(step):
+            return not any(self.budgets(load))
+        self._begun.append((load, step))
+        return True
+
+    def looks(self, load: Load) -> list[int]:
+        """As many nodes as `budgets`, where drafting takes less than a step."""
+        step = self._begin(load)
+        return self._for_each(step, self._cap(step) if self._looking(step) else 0)
+
+    def pays(self, drafts: DraftBatch, load: Load) -> bool:
+        """Whether a step that verifies some of these drafts makes more tokens per second, with all
+        that the host does for it."""
+        step = self._begin(load)
+        step.asked = self._cap(step)
+        within = within_max_tokens(drafts, load)
+        if not within.any():
+            return False
+        tokens, times = self._tokens_and_times(
+            drafts, step, *self._ranked_within(drafts, step, within)
+        )
+        return bool((tokens / times).argmax())
+
+    def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
+        """Calibrate by what came without being verified.
+
+        Mutates: the calibration.
+        """
+        self._calibration.observe(firsts, right, load.tenants, load.ids)
+
+    def _begin(self, load: Load) -> _Begun:
+        """A step, before anything is asked for."""
+        step = _Begun(self._with_worth(load))
+        count = len(load)
+        if count:
+            step.plain = self.cost.of(count, load.keys, load.keys, count)
+            step.drafting_for = int((self._left(step) > 1).sum())
+        return step
+
+    def _left(self, step: _Begun) -> NDArray[np.int64]:
+        """How many tokens each request may still get that are worth something."""
+        load = step.load
+        if load.weights is None:
+            return load.tokens_left
+        return np.where(load.weights >= _LEAST_WORTH, load.tokens_left, 0)
+
+    def _cap(self, step: _Begun) -> int:
+        """Nodes that a request may draft, at most."""
+        if not step.drafting_for:
+            return 0
+        return min(self._most, max(4, self._total // step.drafting_for), self._reach())
+
+    def _for_each(self, step: _Begun, asked: int) -> list[int]:
+        return [asked if n > 1 else 0 for n in self._left(step).tolist()]
+
+    def _looking(self, step: _Begun) -> bool:
+        """Whether drafts can be looked at while a device computes."""
+        drafting = self._draft_size
+        return (
+            step.load.overlaps
+            and not drafting.weighs
+            and drafting.seconds(self._cap(step)) < step.plain
+        )
 
     def _reach(self) -> int:
         """Nodes of a request that may be worth verifying: twice as many as lately. Where few are, a
@@ -159,7 +224,7 @@ class Adaptive:
         within = within_max_tokens(drafts, load)
         if not within.any():
             return SelectedNodes(drafts, within)
-        order, gains = self._ranked(drafts, load, None if within.all() else within.nonzero()[0])
+        order, gains = self._ranked_within(drafts, step, within)
         tokens, times = self._tokens_and_times(drafts, step, order, gains)
         best = taken = int((tokens / times).argmax())
         if best < len(order):
@@ -172,6 +237,11 @@ class Adaptive:
             price = float(times[taken] - times[best])
             step.trial = _Trial(float(times[best] / tokens[best]), chosen, extra, price)
         return chosen
+
+    def _ranked_within(
+        self, drafts: DraftBatch, step: _Begun, within: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        return self._ranked(drafts, step.load, None if within.all() else within.nonzero()[0])
 
     def _ranked(
         self, drafts: DraftBatch, load: Load, nodes: NDArray[np.int64] | None
@@ -194,7 +264,8 @@ class Adaptive:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[n]: expected tokens and seconds of the step if the first n of `order` are verified."""
         load = step.load
-        return self.cost.expected(
+        drafting = self._draft_size.seconds(step.asked) + step.spent
+        tokens, times = self.cost.expected(
             order,
             gains,
             drafts.offsets,
@@ -202,8 +273,11 @@ class Adaptive:
             other_rows=load.other_rows,
             other_reads=load.other_reads,
             tokens=load.worth,
-            seconds=self._draft_size.seconds(step.asked) + step.spent,
+            seconds=drafting,
         )
+        if load.overlaps:  # who verifies nothing does not wait for the host
+            times[0] -= drafting
+        return tokens, times
 
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
         """`best`, or more if the account covers what seems to be lost by it."""

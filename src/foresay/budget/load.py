@@ -44,6 +44,9 @@ class Load:
                  alike
     tenants      [B] | None   whose request each is: what one tenant's drafts were worth must not
                  change what another's are taken to be; without it all are of one
+    overlaps     whether the device would compute the next step while the host does the rest of this
+                 one, if nothing was drafted: then what the host does for drafts costs time only
+                 where some are verified
     """
 
     contexts: Int64s
@@ -53,6 +56,7 @@ class Load:
     ids: Int64s | None = None
     weights: Float64s | None = None
     tenants: Tenants = None
+    overlaps: bool = False
 
     def __len__(self) -> int:
         return len(self.contexts)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresay.arrays import sizes_of
 from foresay.budget.adaptive import Adaptive
@@ -33,6 +34,7 @@ __all__ = [
     "POLICIES",
     "DynamicK",
     "Fixed",
+    "LooksAhead",
     "NoDrafts",
     "Policy",
     "Pricing",
@@ -86,6 +88,36 @@ class Pricing(Protocol):
 
     def spent(self, seconds: float) -> None:
         """So much of this step's drafting was weighed by the drafter."""
+        ...
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A policy that looks at drafts while a device computes steps without any. So it knows what
+    they would be worth, and loses no time by it.
+    """
+
+    def goes_ahead(self, load: Load) -> bool:
+        """In place of `budgets`: whether a step with this load is begun without drafts, before the
+        step before it has been read.
+
+        Mutates: what the policy remembers of this step.
+        """
+        ...
+
+    def looks(self, load: Load) -> list[int]:
+        """Nodes that each request may draft to be looked at."""
+        ...
+
+    def pays(self, drafts: DraftBatch, load: Load) -> bool:
+        """Whether verifying such drafts would make more tokens per second."""
+        ...
+
+    def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
+        """The first tokens of drafts that were looked at, and which of them came.
+
+        Mutates: the policy.
+        """
         ...
 
 

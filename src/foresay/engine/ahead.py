@@ -8,7 +8,9 @@ the device always has a step to compute:
     device    |      1      |      2      |      3      |
 
 Who ends in step 1 is in step 2 as well: its row is not read. Drafts need the text on the host, so
-that a step with drafts, or after one, is started when the step before has been committed.
+that a step with drafts, or after one, is started when the step before has been committed. Whether
+they would be worth that is known without trying: while the device computes, the drafter is asked,
+and what it says is looked at (`budget.policy.LooksAhead`).
 """
 
 from __future__ import annotations
@@ -22,18 +24,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay.arrays import sizes_of
 from foresay.budget.load import Load
+from foresay.budget.policy import LooksAhead, Policy
 from foresay.budget.selected import SelectedNodes
+from foresay.draft import DraftBatch
+from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Scheduler
-from foresay.engine.step import Outcome, Step, Timings
+from foresay.engine.step import Outcome, Step, Timings, load_of
 from foresay.models.parts import StepParts, keep_first_rows
 from foresay.models.target import KeepsTogether, RunsAhead, Target
 from foresay.sampling.acceptance.inputs import best_for
 from foresay.sampling.acceptance.match import chosen_on_device, followed
 from foresay.sampling.acceptance.upload import Download, upload
 from foresay.sampling.verification import VerificationBatch
-from foresay.verdict import Wants
+from foresay.verdict import VerdictBatch, Wants
 
 __all__ = ["StepsAhead"]
 
@@ -64,9 +70,19 @@ class StepsAhead:
     """
 
     def __init__(
-        self, target: Target, scheduler: Scheduler, clock: Callable[[], float], *, enabled: bool
+        self,
+        target: Target,
+        scheduler: Scheduler,
+        policy: Policy,
+        drafter: CheckedDrafter,
+        clock: Callable[[], float],
+        *,
+        enabled: bool,
     ) -> None:
         self.enabled = enabled and isinstance(target, RunsAhead)
+        self._policy, self._drafter = policy, drafter
+        self._looks = policy if isinstance(policy, LooksAhead) and drafter.active else None
+        self._pays = False  # drafts, by what was looked at
         self._target: Any = target
         self._together = target if isinstance(target, KeepsTogether) else None
         self._scheduler = scheduler
@@ -99,11 +115,9 @@ class StepsAhead:
         started.step.parts = self._parts(requests)
         return started.step
 
-    def outcome(
-        self, step: Step, wants: Wants, budgets: Callable[[Load], list[int]], laps: Timings
-    ) -> Outcome | None:
-        """Compute a step, and start the next one if nothing is drafted in it, by its `budgets`.
-        None for a step that is not plain; then nothing was done.
+    def outcome(self, step: Step, wants: Wants, laps: Timings) -> Outcome | None:
+        """Compute a step, and start the next one if nothing is drafted in it. None for a step that
+        is not plain; then nothing was done.
 
         Raises: what the target raises.
         """
@@ -112,12 +126,41 @@ class StepsAhead:
             if not self.enabled or wants != Wants() or not _is_plain(step):
                 return None
             started = self._started(step, self._target.forward(step.parts).logits, _asks(step))
-        self._start_next(started, budgets)
+        if not self._pays:
+            self._start_next(started)
+        self._pays = False
         laps.end("forward")
         step.meanwhile()
-        return self._outcome_of(started)
+        looked = self._look(step)
+        outcome = self._outcome_of(started)
+        if looked is not None:
+            self._learn(*looked, outcome.verified.verdicts)
+        return outcome
 
-    def _start_next(self, before: _Started, budgets: Callable[[Load], list[int]]) -> None:
+    def _look(self, step: Step) -> tuple[Load, DraftBatch] | None:
+        """Ask for drafts after the texts as they are known. They are for the step that runs: were
+        they worth verifying, the ones for the next but one will be."""
+        if self._looks is None or self._next is None or not self._drafter.active:
+            return None
+        load = load_of(step.turns, waiting=bool(self._scheduler.waiting), overlaps=True)
+        budgets = self._looks.looks(load)
+        if not any(budgets):
+            return None
+        drafts = self._drafter.propose(step.decoding, budgets).drafts
+        self._pays = self._looks.pays(drafts, load)
+        return load, drafts
+
+    def _learn(self, load: Load, drafts: DraftBatch, verdicts: VerdictBatch) -> None:
+        """Which of the drafts' first tokens came."""
+        firsts = SelectedNodes(drafts, drafts.parents < 0).drafts
+        sizes = sizes_of(firsts.offsets)
+        chosen = np.full(len(sizes), -1, np.int32)
+        whole = sizes_of(verdicts.offsets) > 0
+        chosen[whole] = verdicts.tokens
+        assert self._looks is not None
+        self._looks.saw(firsts, firsts.tokens == chosen.repeat(sizes), load)
+
+    def _start_next(self, before: _Started) -> None:
         """Start the step after `before`, if it has the same requests.
 
         Mutates: the texts, which store the tokens of `before`.
@@ -134,7 +177,7 @@ class StepsAhead:
             tenants=[request.tenant for request in requests],
             weights=None,
         )
-        if not load.tokens_left.any() or any(budgets(load)):
+        if not load.tokens_left.any() or not self._goes_ahead(load):
             return
         keep_first_rows([one.kv for one in requests if one.kv is not None], self._together)
         step.stored = True
@@ -148,6 +191,12 @@ class StepsAhead:
         except MemoryError:  # there is no page for the next token of a text
             return
         self._next = self._started(following, logits, _asks(step).a_token_on())
+
+    def _goes_ahead(self, load: Load) -> bool:
+        if not self._drafter.active:
+            return True
+        policy = self._looks
+        return not any(self._policy.budgets(load)) if policy is None else policy.goes_ahead(load)
 
     def _started(self, step: Step, logits: Tensor, asks: VerificationBatch) -> _Started:
         kernel: Any = "torch" if logits.device.type == "cpu" else best_for(logits)

@@ -116,7 +116,9 @@ class Engine:
         self._compute = forward_and_verify(target) if compute is None else compute
         # For drafts from outside requests wait, step by step.
         alone = compute is None and not self.drafter.takes_external_drafts
-        self._ahead = StepsAhead(target, self.scheduler, clock, enabled=alone)
+        self._ahead = StepsAhead(
+            target, self.scheduler, self.policy, self.drafter, clock, enabled=alone
+        )
         self._keeps_together = target if isinstance(target, KeepsTogether) else None
         self._ledger = Ledger()
         self._clock = clock
@@ -262,8 +264,7 @@ class Engine:
         laps.end("draft")
         step.meanwhile = self._catch_up
         wants = self.drafter.wants
-        outcome = self._ahead.outcome(step, wants, self.policy.budgets, laps)
-        outcome = outcome or self._compute(step, wants, laps)
+        outcome = self._ahead.outcome(step, wants, laps) or self._compute(step, wants, laps)
         laps.end("verify")
         verdicts = self._commit(step, outcome)
         laps.end("commit")
@@ -323,7 +324,7 @@ class Engine:
     def _draft(self, turns: list[ScheduledRequest]) -> Step:
         """Ask for drafts, and choose the nodes that are verified."""
         decoding = [turn.request for turn in turns if turn.whole]
-        load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
+        load = load_of(turns, waiting=bool(self.scheduler.waiting), overlaps=self._ahead.enabled)
         budgets = self.policy.budgets(load) if self.drafter.active else [0] * len(decoding)
         check_lengths(len(decoding), len(budgets), "budgets of the policy")
         drafting = any(budgets)
@@ -373,7 +374,7 @@ class Engine:
         device computes the next one, where it does so."""
         took, drafting = laps.seconds, laps.seconds["draft"]
         seconds = outcome.seconds or took["forward"] + took["verify"]
-        if outcome.seconds is None and self._ahead.enabled:  # else the device waits for neither
+        if outcome.seconds is None and self._ahead.enabled:  # else the device would not wait
             drafting += took["schedule"] + took["commit"]
         self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, drafting)
         self._learn()  # of a step before, if nothing was computed since

@@ -220,12 +220,12 @@ def seen_by_drafter(step: Step, outcome: Outcome, verified: Verified) -> Verdict
     return step.chosen.numbered(VerdictBatch._trusted(*own, outcome.topk, rows, hidden))
 
 
-def load_of(turns: Sequence[ScheduledRequest], *, requests_wait: bool) -> Load:
+def load_of(turns: Sequence[ScheduledRequest], *, waiting: bool, overlaps: bool = False) -> Load:
     """The load of a step with these turns. Of a text's new tokens only the last one counts as its
     own row; those before it are rows of a prompt.
 
     Where the caller waits for several answers together, tokens count by the chance that their
-    request ends last; not while `requests_wait`: they could be admitted after any end.
+    request ends last; not while others are `waiting`: they could be admitted after any end.
     """
     decoding = [turn.request for turn in turns if turn.whole]
     rows = reads = 0
@@ -239,7 +239,7 @@ def load_of(turns: Sequence[ScheduledRequest], *, requests_wait: bool) -> Load:
     contexts = np.array([request.length for request in decoding], np.int64)
     tokens_left = np.array([request.most for request in decoding], np.int64) - contexts
     weights = None
-    if len(decoding) > 1 and not requests_wait and False not in [r.together for r in decoding]:
+    if len(decoding) > 1 and not waiting and False not in [r.together for r in decoding]:
         stats = [request.counted for request in decoding]
         weights = urgency(tokens_left, [s.tokens for s in stats], [s.steps for s in stats])
     return Load(
@@ -250,4 +250,5 @@ def load_of(turns: Sequence[ScheduledRequest], *, requests_wait: bool) -> Load:
         ids=np.array([request.number for request in decoding], np.int64),
         weights=weights,
         tenants=[request.tenant for request in decoding],
+        overlaps=overlaps,
     )

@@ -28,6 +28,7 @@ __all__ = [
     "DraftsAsync",
     "FitsTarget",
     "KeepsText",
+    "LooksUp",
     "ReportsKVLength",
     "ReportsMemory",
     "ReportsSignals",
@@ -140,6 +141,15 @@ class DraftsAsync(Protocol):
         ...
 
 
+class LooksUp(Protocol):
+    """Finds its drafts in texts, by the host's processors."""
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it does: then it can be asked while a device computes, and is not waited for."""
+        ...
+
+
 class WeighsTime(Protocol):
     """Leaves out work that does not pay."""
 
@@ -242,6 +252,7 @@ class Abilities:
     fits: FitsTarget | None = None
     adopts: AdoptsDrafts | None = None
     starts: DraftsAsync | None = None
+    looks_up: LooksUp | None = None
     weighs: WeighsTime | None = None
     shares_kv: SharesKVCache | None = None
     chooses_wants: ChoosesWants | None = None

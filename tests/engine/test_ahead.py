@@ -279,6 +279,46 @@ def test_a_step_after_a_failure(device: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert failing > 3
 
 
+@pytest.mark.parametrize("where", ["begun", "stored", "meanwhile", "read"])
+def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Wherever it comes, the step can be taken again."""
+    from foresay.engine import ahead
+    from foresay.engine.scheduler import Scheduler
+    from foresay.sampling.acceptance.upload import Download
+
+    at, times = 0, 0
+
+    def interrupted(real: Any, *, after: bool = False) -> Any:
+        def call(*given: Any) -> Any:
+            nonlocal at, times
+            at += 1
+            found = real(*given) if after else None
+            if at % 4 == 3:
+                times += 1
+                raise KeyboardInterrupt
+            return found if after else real(*given)
+
+        return call
+
+    owner, name = {
+        "begun": (Scheduler, "continues"),
+        "stored": (ahead, "keep_first_rows"),
+        "meanwhile": (Engine, "_learn"),
+        "read": (Download, "values"),
+    }[where]
+    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name), after=where == "stored"))
+    asked = [(prompt, PLAIN[at % len(PLAIN)]) for at, prompt in enumerate(prompts(6))]
+    engine = Engine(device)
+    requests = added(engine, asked)
+    while engine.busy:
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            engine.check_integrity()
+    assert tokens_of(requests) == wanted(device.target, asked)
+    assert times > 3 and device.ahead > 3
+
+
 def test_wrong_variants_are_found(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from foresay.engine import ahead
 

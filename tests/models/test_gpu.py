@@ -163,6 +163,36 @@ def test_answers_with_drafts_are_those_without() -> None:
     assert found[0] == found[1] and [len(text) for text in found[0]] == [16, 14]
 
 
+def test_steps_that_are_started_before_the_one_before_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = gpu_target(zoo.make("llama", num_hidden_layers=1, **SMALL))
+    ahead = list[list[int]]()
+    forward_next = GpuTarget.forward_next
+
+    def counted(self: GpuTarget, parts: Any, tokens: Tensor) -> Any:
+        assert not parts.tokens.any()
+        ahead.append(tokens.tolist())
+        return forward_next(self, parts, tokens)
+
+    monkeypatch.setattr(GpuTarget, "forward_next", counted)
+    found = []
+    for enabled in (True, False):
+        engine = Engine(target, memory=1 << 22)
+        assert engine._ahead.enabled
+        engine._ahead.enabled = enabled
+        asked = [([5, 6, 7, 5], 5), ([9, 8], 3)]  # one ends while the other goes on
+        requests = [
+            engine.add(prompt, SamplingParams(temperature=0.7, max_tokens=tokens), seed=3)
+            for prompt, tokens in asked
+        ]
+        engine.run()
+        engine.check_integrity()
+        found.append([list(request.tokens) for request in requests])
+    assert found[0] == found[1] and [len(text) for text in found[0]] == [9, 5]
+    assert len(ahead) >= 3 and ahead[0] == [found[0][0][5], found[0][1][3]]
+
+
 def test_what_does_not_fit_into_memory_leaves_the_texts_as_they_were() -> None:
     target = made("llama")
     full = target.open_filled(target.memory // target.bytes_per_token - 64)

@@ -46,6 +46,7 @@ _NONE = np.empty(0, np.int32)
 _LEAST_REACH = 8  # nodes
 _FORGETS = 0.95  # a step's share of what the last steps verified
 _LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
+_COME = 2  # tokens, until a step can verify what was looked at: see `engine.ahead`
 _STEPS = 4  # that were begun and not observed: see `engine.ahead`
 
 
@@ -141,16 +142,16 @@ class Adaptive:
         return self._for_each(step, self._cap(step) if self._looking(step) else 0)
 
     def pays(self, drafts: DraftBatch, load: Load) -> bool:
-        """Whether a step that verifies some of these drafts makes more tokens per second, with all
-        that the host does for it."""
+        """Whether the step that could verify their rest, two tokens later, is expected to make more
+        tokens per second, with all that the host does for it."""
         step = self._begin(load)
         step.asked = self._cap(step)
         within = within_max_tokens(drafts, load)
         if not within.any():
             return False
-        tokens, times = self._tokens_and_times(
-            drafts, step, *self._ranked_within(drafts, step, within)
-        )
+        order, gains = self._ranked_within(drafts, step, within)
+        gains[drafts.depths[order] <= _COME] = 0
+        tokens, times = self._tokens_and_times(drafts, step, order, gains)
         return bool((tokens / times).argmax())
 
     def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:

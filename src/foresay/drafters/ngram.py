@@ -47,6 +47,7 @@ class NgramDrafter:
     """
 
     wants = Wants()
+    looks_up = True
 
     def __init__(
         self, min_n: int = 1, max_n: int = 3, occurrence: Literal["latest", "first"] = "latest"

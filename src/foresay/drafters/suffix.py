@@ -116,6 +116,7 @@ class SuffixDrafter:
     """
 
     wants = Wants()
+    looks_up = True
 
     def __init__(
         self,

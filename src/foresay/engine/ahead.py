@@ -66,7 +66,7 @@ class StepsAhead:
 
     target   does nothing unless it `RunsAhead`
     clock    by which steps are timed
-    enabled  whether it may do anything
+    enabled  whether it may do anything; looks, whether drafts are looked at meanwhile
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class StepsAhead:
     ) -> None:
         self.enabled = enabled and isinstance(target, RunsAhead)
         self._policy, self._drafter = policy, drafter
-        self._looks = policy if isinstance(policy, LooksAhead) and drafter.active else None
+        looks = self.enabled and drafter.looks_up and isinstance(policy, LooksAhead)
+        self._looks: Any = policy if looks else None
         self._pays = False  # drafts, by what was looked at
         self._target: Any = target
         self._together = target if isinstance(target, KeepsTogether) else None
@@ -89,6 +90,10 @@ class StepsAhead:
         self._clock = clock
         self._read = clock()  # when the last step was read
         self._next: _Started | None = None
+
+    @property
+    def looks(self) -> bool:
+        return self._looks is not None and self._drafter.active
 
     def drop(self) -> None:
         """Forget the step that was started: what it computes is not read."""
@@ -119,28 +124,39 @@ class StepsAhead:
         """Compute a step, and start the next one if nothing is drafted in it. None for a step that
         is not plain; then nothing was done.
 
-        Raises: what the target raises.
+        Raises: what the target raises; the step can be taken again then.
         """
         started, self._next = self._next, None
         if started is None:
             if not self.enabled or wants != Wants() or not _is_plain(step):
                 return None
             started = self._started(step, self._target.forward(step.parts).logits, _asks(step))
-        if not self._pays:
-            self._start_next(started)
-        self._pays = False
-        laps.end("forward")
-        step.meanwhile()
-        looked = self._look(step)
-        outcome = self._outcome_of(started)
-        if looked is not None:
-            self._learn(*looked, outcome.verified.verdicts)
+        try:
+            if not self._pays:
+                self._start_next(started)
+            self._pays = False
+            laps.end("forward")
+            step.meanwhile()
+            looked = self._look(step)
+            outcome = self._outcome_of(started)
+            if looked is not None:
+                self._learn(*looked, outcome.verified.verdicts)
+        except BaseException:
+            self._undo(step)
+            raise
         return outcome
+
+    def _undo(self, step: Step) -> None:
+        """Of a step that was not read: texts store nothing of it."""
+        self.drop()
+        for request in step.decoding:
+            if request.kv is not None and request.kv.length >= request.length:
+                request.kv.cut(request.length - 1)
 
     def _look(self, step: Step) -> tuple[Load, DraftBatch] | None:
         """Ask for drafts after the texts as they are known. They are for the step that runs: were
         they worth verifying, the ones for the next but one will be."""
-        if self._looks is None or self._next is None or not self._drafter.active:
+        if self._next is None or not self.looks:
             return None
         load = load_of(step.turns, waiting=bool(self._scheduler.waiting), overlaps=True)
         budgets = self._looks.looks(load)
@@ -157,7 +173,6 @@ class StepsAhead:
         chosen = np.full(len(sizes), -1, np.int32)
         whole = sizes_of(verdicts.offsets) > 0
         chosen[whole] = verdicts.tokens
-        assert self._looks is not None
         self._looks.saw(firsts, firsts.tokens == chosen.repeat(sizes), load)
 
     def _start_next(self, before: _Started) -> None:
@@ -195,8 +210,10 @@ class StepsAhead:
     def _goes_ahead(self, load: Load) -> bool:
         if not self._drafter.active:
             return True
-        policy = self._looks
-        return not any(self._policy.budgets(load)) if policy is None else policy.goes_ahead(load)
+        if self._looks is None:
+            return not any(self._policy.budgets(load))
+        goes: bool = self._looks.goes_ahead(load)
+        return goes
 
     def _started(self, step: Step, logits: Tensor, asks: VerificationBatch) -> _Started:
         kernel: Any = "torch" if logits.device.type == "cpu" else best_for(logits)
@@ -224,7 +241,7 @@ class StepsAhead:
 
 def _is_plain(step: Step) -> bool:
     """Whether the step after it needs nothing of it but the tokens that are chosen."""
-    if len(step.decoding) < len(step.turns) or step.load.other_rows or len(step.chosen.keep):
+    if len(step.decoding) < len(step.turns) or step.load.other_rows or len(step.chosen.flat):
         return False
     return all(request.foreseeable for request in step.decoding)
 

@@ -149,6 +149,12 @@ class CheckedDrafter:
         return bool(self._tell(external.has_external_draft, request.state))
 
     @property
+    def looks_up(self) -> bool:
+        """Whether it can be asked while a device computes."""
+        looks_up = self._able.looks_up
+        return looks_up is not None and looks_up.looks_up
+
+    @property
     def weighs(self) -> bool:
         """Whether the drafter wants to know what time is worth."""
         return self._able.weighs is not None

@@ -324,7 +324,7 @@ class Engine:
     def _draft(self, turns: list[ScheduledRequest]) -> Step:
         """Ask for drafts, and choose the nodes that are verified."""
         decoding = [turn.request for turn in turns if turn.whole]
-        load = load_of(turns, waiting=bool(self.scheduler.waiting), overlaps=self._ahead.enabled)
+        load = load_of(turns, waiting=bool(self.scheduler.waiting), overlaps=self._ahead.looks)
         budgets = self.policy.budgets(load) if self.drafter.active else [0] * len(decoding)
         check_lengths(len(decoding), len(budgets), "budgets of the policy")
         drafting = any(budgets)
@@ -374,7 +374,7 @@ class Engine:
         device computes the next one, where it does so."""
         took, drafting = laps.seconds, laps.seconds["draft"]
         seconds = outcome.seconds or took["forward"] + took["verify"]
-        if outcome.seconds is None and self._ahead.enabled:  # else the device would not wait
+        if self._ahead.looks and took["schedule"]:  # else the device would not wait
             drafting += took["schedule"] + took["commit"]
         self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, drafting)
         self._learn()  # of a step before, if nothing was computed since

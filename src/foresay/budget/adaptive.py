@@ -105,10 +105,7 @@ class Adaptive:
         self._begun: deque[tuple[Load, _Begun]] = deque(maxlen=_STEPS)
 
     def budgets(self, load: Load) -> list[int]:
-        """Nodes each request may draft: as many as are worth the time of drafting.
-
-        Mutates: what the policy remembers of this step.
-        """
+        """Nodes each request may draft: as many as are worth the time of drafting."""
         step = self._begin(load)
         self._begun.append((load, step))
         cap = self._cap(step)
@@ -126,10 +123,7 @@ class Adaptive:
         return self._for_each(step, step.asked)
 
     def goes_ahead(self, load: Load) -> bool:
-        """Whether nothing is to be drafted, or drafts can be looked at meanwhile.
-
-        Mutates: what the policy remembers of this step.
-        """
+        """Whether nothing is to be drafted, or drafts can be looked at meanwhile."""
         step = self._begin(load)
         if step.drafting_for and not self._looking(step):
             return not any(self.budgets(load))
@@ -155,10 +149,7 @@ class Adaptive:
         return bool((tokens / times).argmax())
 
     def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
-        """Calibrate by what came without being verified.
-
-        Mutates: the calibration.
-        """
+        """Calibrate by what came without being verified."""
         self._calibration.observe(firsts, right, load.tenants, load.ids)
 
     def _begin(self, load: Load) -> _Begun:
@@ -216,8 +207,7 @@ class Adaptive:
     def choose(self, drafts: DraftBatch, load: Load) -> SelectedNodes:
         """The nodes worth verifying.
 
-        Mutates: what the policy remembers of this step. Raises: InputError for a number of drafts
-        that does not fit the load.
+        Raises: InputError for a number of drafts that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
         step = self._step_of(load)

@@ -110,14 +110,12 @@ class LooksAhead(Protocol):
         ...
 
     def pays(self, drafts: DraftBatch, load: Load) -> bool:
-        """Whether verifying such drafts would make more tokens per second."""
+        """Whether waiting for the text and verifying the rest of such drafts is expected to make
+        more tokens per second."""
         ...
 
     def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
-        """The first tokens of drafts that were looked at, and which of them came.
-
-        Mutates: the policy.
-        """
+        """The first tokens of drafts that were looked at, and which of them came."""
         ...
 
 

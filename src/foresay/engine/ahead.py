@@ -176,10 +176,8 @@ class StepsAhead:
         self._looks.saw(firsts, firsts.tokens == chosen.repeat(sizes), load)
 
     def _start_next(self, before: _Started) -> None:
-        """Start the step after `before`, if it has the same requests.
-
-        Mutates: the texts, which store the tokens of `before`.
-        """
+        """Start the step after `before`, if it has the same requests. Then the texts store the
+        tokens of `before`."""
         step, requests = before.step, before.step.decoding
         if not self._scheduler.continues(requests):
             return

@@ -274,7 +274,7 @@ def new_request(
 ) -> Request:
     """A request of an engine, as `Engine.add` was asked for it; `memory`: as for `fitted`.
 
-    Mutates: `text`, which is told of the prompt. Raises: InputError.
+    `text` is told of the prompt. Raises: InputError.
     """
     params = SamplingParams() if params is None else params
     if not isinstance(params, SamplingParams):

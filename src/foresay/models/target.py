@@ -210,7 +210,7 @@ class RunsAhead(Protocol):
         `tokens`, int64[B] on the device, in place of the part's own. One below 0, which a row
         without a token has, counts as 0.
 
-        Mutates: as `Target.forward`. Valid until: for ever. Raises: as it. GIL: released.
+        All else is as of `Target.forward`.
         """
         ...
 

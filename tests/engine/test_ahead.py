@@ -279,10 +279,11 @@ def test_a_step_after_a_failure(device: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert failing > 3
 
 
-@pytest.mark.parametrize("where", ["begun", "stored", "meanwhile", "read"])
+@pytest.mark.parametrize("where", ["begun", "stored", "meanwhile", "read", "commit", "after"])
 def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Wherever it comes, the step can be taken again."""
     from foresay.engine import ahead
+    from foresay.engine import engine as its
     from foresay.engine.scheduler import Scheduler
     from foresay.sampling.acceptance.upload import Download
 
@@ -305,8 +306,11 @@ def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) 
         "stored": (ahead, "keep_first_rows"),
         "meanwhile": (Engine, "_learn"),
         "read": (Download, "values"),
+        "commit": (its, "append_committed"),
+        "after": (its, "append_committed"),
     }[where]
-    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name), after=where == "stored"))
+    after = where in ("stored", "after")
+    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name), after=after))
     asked = [(prompt, PLAIN[at % len(PLAIN)]) for at, prompt in enumerate(prompts(6))]
     engine = Engine(device)
     requests = added(engine, asked)
@@ -314,7 +318,8 @@ def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) 
         try:
             engine.step()
         except KeyboardInterrupt:
-            engine.check_integrity()
+            continue
+    engine.check_integrity()
     assert tokens_of(requests) == wanted(device.target, asked)
     assert times > 3 and device.ahead > 3
 

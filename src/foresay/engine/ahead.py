@@ -106,6 +106,9 @@ class StepsAhead:
         if started is None:
             return None
         step = started.step
+        if not all(map(_is_committed, step.decoding)):  # an interrupt came before
+            self._next = None
+            return None
         wanting = [not (one.finished or one.paused) for one in step.decoding]
         if all(wanting):
             return step
@@ -131,27 +134,16 @@ class StepsAhead:
             if not self.enabled or wants != Wants() or not _is_plain(step):
                 return None
             started = self._started(step, self._target.forward(step.parts).logits, _asks(step))
-        try:
-            if not self._pays:
-                self._start_next(started)
-            self._pays = False
-            laps.end("forward")
-            step.meanwhile()
-            looked = self._look(step)
-            outcome = self._outcome_of(started)
-            if looked is not None:
-                self._learn(*looked, outcome.verified.verdicts)
-        except BaseException:
-            self._undo(step)
-            raise
+        if not self._pays:
+            self._start_next(started)
+        self._pays = False
+        laps.end("forward")
+        step.meanwhile()
+        looked = self._look(step)
+        outcome = self._outcome_of(started)
+        if looked is not None:
+            self._learn(*looked, outcome.verified.verdicts)
         return outcome
-
-    def _undo(self, step: Step) -> None:
-        """Of a step that was not read: texts store nothing of it."""
-        self.drop()
-        for request in step.decoding:
-            if request.kv is not None and request.kv.length >= request.length:
-                request.kv.cut(request.length - 1)
 
     def _look(self, step: Step) -> tuple[Load, DraftBatch] | None:
         """Ask for drafts after the texts as they are known. They are for the step that runs: were
@@ -235,6 +227,11 @@ class StepsAhead:
         stored = np.array([kv.length for kv in kvs], np.int32)
         nothing = SelectedNodes.nothing(len(kvs)).drafts
         return StepParts.decoding(self._target, kvs, np.zeros(len(kvs), np.int32), nothing, stored)
+
+
+def _is_committed(request: Request) -> bool:
+    """Whether it has the token of the step that was read last: all but that one are stored."""
+    return request.kv is None or request.kv.length + 1 == request.length
 
 
 def _is_plain(step: Step) -> bool:

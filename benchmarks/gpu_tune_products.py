@@ -174,6 +174,31 @@ def chosen(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"means": {key: round(one, 3) for key, one in means.items()}, "part": part, "best": best}
 
 
+def together(kinds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each number of rows, the three shapes with the best means over all matrices, and over all
+    gates and ups: how many times the best shape of each they take. So one can be the usual one."""
+    found: dict[tuple[bool, int], list[dict[str, float]]] = {}
+    for kind in kinds:
+        for line in kind["lines"]:
+            times = {name: one["us"] for name, one in line["candidates"].items() if "us" in one}
+            if line["part"] == kind["part"] and times:
+                least = min(times.values())
+                found.setdefault((kind["gated"], line["rows"]), []).append(
+                    {name: us / least for name, us in times.items()}
+                )
+    lines = []
+    for (gated, rows), each in sorted(found.items()):
+        means = {}
+        for name in {name for times in each for name in times}:
+            # Several weights are not copied: then that is the same kernel.
+            some = [times.get(name, times.get(name.removesuffix(" copied"))) for times in each]
+            if None not in some:
+                means[name] = round(statistics.geometric_mean(some), 3)  # type: ignore[arg-type]
+        best = sorted(means, key=lambda name: means[name])[:3]
+        lines.append({"gated": gated, "rows": rows, "means": {name: means[name] for name in best}})
+    return lines
+
+
 def show(figures: Mapping[str, Any]) -> None:
     names = ("rows", "bytes_us", "flops_us", "cublas_us", "now_us", "us", "gain", "shape")
     body = [
@@ -182,6 +207,9 @@ def show(figures: Mapping[str, Any]) -> None:
         for one in kind["best"]
     ]
     harness.print_table(["", *names], body)
+    for one in figures["together"]:
+        means = ", ".join(f"{name}: {mean}" for name, mean in one["means"].items())
+        print(f"{'gated, ' if one['gated'] else ''}{one['rows']} rows, all together: {means}")
     for kind in figures["kinds"]:
         print(f"{kind['name']}: a part has {kind['part']} inputs; means {kind['means']}")
         if "error" in kind:
@@ -198,19 +226,20 @@ def show(figures: Mapping[str, Any]) -> None:
 def tune(options: Namespace, kinds: Sequence[Kind]) -> dict[str, Any]:
     """The record, which is written after each kind."""
     begin, missing = time.monotonic(), dict[Kernel, str]()
-    figures: dict[str, Any] = {"gpu": "none", "seconds": {}, "kinds": []}
+    figures: dict[str, Any] = {"gpu": "none", "seconds": {}, "kinds": [], "together": []}
     if not SMOKE:
         figures["gpu"] = torch.cuda.get_device_name()
         missing = compile_all(kernels_of(kinds), 0.6 * options.seconds)
         figures["seconds"]["compiling"] = round(time.monotonic() - begin, 1)
         harness.say(f"{figures['seconds']['compiling']} s; not compiled: {len(missing)}")
     for kind in kinds:
-        found: dict[str, Any] = {"name": kind.name, "lines": []}
+        found: dict[str, Any] = {"name": kind.name, "gated": kind.gated, "lines": []}
         try:
             found["lines"] = measure(kind, missing, begin + options.seconds)
         except Exception as error:
             found["error"] = said(error)
         figures["kinds"].append({**found, **chosen(found["lines"])})
+        figures["together"] = together(figures["kinds"])
         figures["seconds"]["all"] = round(time.monotonic() - begin, 1)
         harness.write(harness.record_path("gpu-tune-products", options), figures)
         harness.say(f"{figures['seconds']['all']} s: {kind.name}, {len(found['lines'])} lines")

@@ -56,7 +56,8 @@ def test_a_shape_that_fails_or_has_other_bits_is_listed(
     assert each[shapes.tell(other)] == {"error": "ValueError: it has other bits"}
     assert each[shapes.tell(late)] == {"error": "RuntimeError: it took too long"}
     assert tune.measure(kind, missing, 0) == []
-    tune.show({"kinds": [{"name": "a", "lines": [line], **tune.chosen([line])}]})
+    kinds = [{"name": "a", "gated": False, "lines": [line], **tune.chosen([line])}]
+    tune.show({"kinds": kinds, "together": tune.together(kinds)})
     assert capsys.readouterr().out.count("FAILED with [16] rows") == 3
 
 
@@ -76,6 +77,18 @@ def test_parts_are_chosen_for_all_rows_together() -> None:
         (16, "usual", round(10 / 9, 3)),
         (256, "wide", 2.5),
     ]
+    lines[3]["candidates"] = {
+        "usual": {"us": 20.0},
+        "wide": {"us": 16.0},
+        "wide copied": {"us": 15},
+    }
+    kinds = [{"gated": False, "part": 128, "lines": [one]} for one in lines[1::2]]
+    kinds += [
+        {"gated": False, "part": 128, "lines": [{**lines[3], "candidates": {"wide": {"us": 9}}}]}
+    ]
+    few, many = tune.together(kinds)
+    assert few["rows"] == 16 and few["means"] == {"usual": 1.0, "wide": 1.0}
+    assert many["rows"] == 256 and many["means"] == {"wide copied": 1.0, "wide": 1.033}
     assert tune.chosen([]) == {"means": {}, "part": None, "best": []}
 
 

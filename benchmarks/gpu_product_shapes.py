@@ -129,7 +129,9 @@ def _gated(tile: tuple[int, int]) -> Iterator[Shape]:
         yield from (wide(64, step=128, warps=8, stages=3), wide(32, step=64, warps=4, stages=6))
     yield from (wide(64, step=64, warps=8, stages=stages, more=32) for stages in (4, 3))
     yield from (wide(64, step=64, warps=8, stages=stages) for stages in (4, 3))
-    yield from (wide(64, step=64, warps=4, stages=3), wide(128, step=64, warps=8, stages=3))
+    for copied in (False, True):
+        also = partial(wide, step=64, stages=3, copied=copied)
+        yield from (also(64, warps=4), also(128, warps=8))
 
 
 def _fits(kind: Kind, shape: Shape) -> bool:

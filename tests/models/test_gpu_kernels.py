@@ -231,8 +231,6 @@ def test_the_shape_of_a_product_changes_no_bits(name: str, dtype: torch.dtype) -
             product(rows, matrix, found[0])
             product(rows, matrix, found[1], shape)
             assert torch.equal(*found)
-        if shape.copied:
-            continue
         both = [torch.full((most, outputs[0]), 7.0, dtype=dtype, device=DEVICE) for _ in range(2)]
         ups = numbers(outputs[0], inputs, seed=5).to(dtype)
         gated_product(rows, weights[0], ups, both[0], gelu=False)

@@ -229,54 +229,73 @@ def pairs_activated(sums, gelu: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
 def multiply_gated_wide(  # type: ignore[no-untyped-def]
-    rows, rows2, gate_at, between, out_at, count, inputs, outputs, width: tl.constexpr,
+    rows, rows2, gate_at, up, out_at, count, inputs, outputs, width: tl.constexpr,
     width2: tl.constexpr, tile: tl.constexpr, tile2: tl.constexpr, step: tl.constexpr,
-    gelu: tl.constexpr, fetched: tl.constexpr, policy: tl.constexpr, chained: tl.constexpr,
+    gelu: tl.constexpr, copied: tl.constexpr, fetched: tl.constexpr, policy: tl.constexpr,
+    chained: tl.constexpr,
 ):  # fmt: skip
     """As `multiply_gated`, for `width` outputs and `width2` more: with a number that is no power of
-    2, as many programs as a GPU runs at once may have equal shares."""
+    2, as many programs as a GPU runs at once may have equal shares. There are two tiles of weights:
+    each has gates and ups by turns, `up` being what is between them; or, `copied`, one has the
+    gates and one the ups, both as descriptors."""
     pair, row = tl.program_id(1) * (width + width2), tl.program_id(0) * (tile + tile2)
-    each, lines = tl.arange(0, step)[None, :], tl.arange(0, max(fetched, 64) // 64)[None, :] * 64
-    lines = tl.minimum(lines, inputs - 1)
-    between = tl.multiple_of(between, 8)
-    weights_at = pairs_at(gate_at, between, pair, outputs, inputs, width)
-    if fetched:
-        fetch(weights_at + lines, chained)
-    weights_at += each
-    sums = tl.zeros([2 * width, tile], tl.float32)
     more: tl.constexpr = tile2 > 0
-    other: tl.constexpr = width2 > 0
-    if more:
-        sums_right = tl.zeros([2 * width, tile2], tl.float32)
-    if other:
-        weights2_at = pairs_at(gate_at, between, pair + width, outputs, inputs, width2)
+    other: tl.constexpr = copied or width2 > 0
+    height: tl.constexpr = width if copied else 2 * width
+    height2: tl.constexpr = width if copied else 2 * width2
+    if not copied:
+        each = tl.arange(0, step)[None, :]
+        lines = tl.arange(0, max(fetched, 64) // 64)[None, :] * 64
+        between, lines = tl.multiple_of(up, 8), tl.minimum(lines, inputs - 1)
+        weights_at = pairs_at(gate_at, between, pair, outputs, inputs, width)
         if fetched:
-            fetch(weights2_at + lines, chained)
-        weights2_at += each
-        sums_below = tl.zeros([2 * width2, tile], tl.float32)
+            fetch(weights_at + lines, chained)
+        weights_at += each
+        if other:
+            weights2_at = pairs_at(gate_at, between, pair + width, outputs, inputs, width2)
+            if fetched:
+                fetch(weights2_at + lines, chained)
+            weights2_at += each
+    sums = tl.zeros([height, tile], tl.float32)
+    if more:
+        sums_right = tl.zeros([height, tile2], tl.float32)
+    if other:
+        sums_below = tl.zeros([height2, tile], tl.float32)
         if more:
-            sums_last = tl.zeros([2 * width2, tile2], tl.float32)
+            sums_last = tl.zeros([height2, tile2], tl.float32)
     wait_for_kernel_before(chained)
     for at in range(0, inputs, step):
-        weights = tl.load(weights_at + at, eviction_policy=policy)
+        if copied:
+            weights = gate_at.load([pair, at])
+        else:
+            weights = tl.load(weights_at + at, eviction_policy=policy)
         some = rows.load([row, at]).T
         sums = tl.dot(weights, some, sums, input_precision="ieee")
         if more:
             some2 = rows2.load([row + tile, at]).T
             sums_right = tl.dot(weights, some2, sums_right, input_precision="ieee")
         if other:
-            weights2 = tl.load(weights2_at + at, eviction_policy=policy)
+            if copied:
+                weights2 = up.load([pair, at])
+            else:
+                weights2 = tl.load(weights2_at + at, eviction_policy=policy)
             sums_below = tl.dot(weights2, some, sums_below, input_precision="ieee")
             if more:
                 sums_last = tl.dot(weights2, some2, sums_last, input_precision="ieee")
     begin_early(chained)
-    write(out_at, pairs_activated(sums, gelu), row, count, pair, outputs, outputs)
-    if more:
-        found = pairs_activated(sums_right, gelu)
-        write(out_at, found, row + tile, count, pair, outputs, outputs)
-    if other:
-        found = pairs_activated(sums_below, gelu)
-        write(out_at, found, row, count, pair + width, outputs, outputs)
+    if copied:
+        write(out_at, activated(sums, sums_below, gelu), row, count, pair, outputs, outputs)
         if more:
-            found = pairs_activated(sums_last, gelu)
-            write(out_at, found, row + tile, count, pair + width, outputs, outputs)
+            found = activated(sums_right, sums_last, gelu)
+            write(out_at, found, row + tile, count, pair, outputs, outputs)
+    else:
+        write(out_at, pairs_activated(sums, gelu), row, count, pair, outputs, outputs)
+        if more:
+            found = pairs_activated(sums_right, gelu)
+            write(out_at, found, row + tile, count, pair, outputs, outputs)
+        if other:
+            found = pairs_activated(sums_below, gelu)
+            write(out_at, found, row, count, pair + width, outputs, outputs)
+            if more:
+                found = pairs_activated(sums_last, gelu)
+                write(out_at, found, row + tile, count, pair + width, outputs, outputs)

@@ -77,8 +77,8 @@ class Shape(NamedTuple):
     tiles    rows of a program: of two products that share its weights
     step     inputs of a step of it; stages: how many steps are under way
     wide     by the kernels for many rows, where all steps are whole
-    copied   the weights too by the copy engine: where it is wide, and of one weight
-    more     outputs of a second tile of weights: where it is wide and gated
+    copied   the weights too by the copy engine: where it is wide; of one weight, or gated
+    more     outputs of a second tile of weights: where it is wide and gated, and not copied
     """
 
     outputs: int
@@ -153,14 +153,19 @@ def gated_product(
     count, between = len(rows), (up.data_ptr() - gate.data_ptr()) // gate.element_size()
     shape = shape or shape_of(count, rows.dtype, gated=True)
     width, groups, even = shape.outputs, shape.groups(count), inputs % shape.step == 0
-    numbers = gate, between, out, count, inputs, outputs
-    how = dict(width=width, gelu=gelu, **_options(shape, rows))
+    numbers, how = (out, count, inputs, outputs), dict(gelu=gelu, **_options(shape, rows))
     if shape.wide and even:
+        both: Any = gate, between
+        if shape.copied:
+            both = (_described(each, width, shape.step) for each in (gate, up))
         multiply_gated_wide[(groups, triton.cdiv(outputs, width + shape.more))](
-            *_tiles_of(rows, shape), *numbers, width2=shape.more, **how
-        )
+            *_tiles_of(rows, shape), *both, *numbers, width=width, width2=shape.more,
+            copied=shape.copied, **how,
+        )  # fmt: skip
     else:
-        multiply_gated[(triton.cdiv(outputs, width), groups)](rows, *numbers, even=even, **how)
+        multiply_gated[(triton.cdiv(outputs, width), groups)](
+            rows, gate, between, *numbers, width=width, even=even, **how
+        )
 
 
 def _options(shape: Shape, rows: Tensor) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from foresay.models.gpu.products import Matrix, Shape, gated_product, matrix_of, product, shape_of
 
-MEMORY = 227 * 1024  # of a program's tiles
+MEMORY = 225 * 1024  # of the tiles of all programs that an SM has at once
 _ROWS = (160, 96, 384, 128, 16, 32, 64, 192, 256, 512)
 _OF_LOGITS = (16, 32, 64, 96, 128, 160, 192, 256)
 
@@ -71,8 +71,8 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("8B gate, up", 4096, (12288, 12288), None, gated=True),
-    Kind("8B down", 12288, (4096,), (2, 4)),
-    Kind("8B qkv", 4096, (4096, 1024, 1024), (2, 4, 5)),
+    Kind("8B down", 12288, (4096,), (2, 4, 6)),
+    Kind("8B qkv", 4096, (4096, 1024, 1024), (2, 4)),
     Kind("8B out", 4096, (4096,), (2, 4)),
     Kind("1.5B gate, up", 1536, (8960, 8960), None, gated=True),
     Kind("1.5B down", 8960, (1536,), (5, 10)),
@@ -91,54 +91,68 @@ TINY = (
 def tiles(rows: int) -> list[tuple[int, int]]:
     """How so many rows are divided."""
     one, many = [(256, 0), (128, 0)], [(128, 64), (128, 0), (256, 128)]
-    some = {40: [(32, 16)], 96: [(64, 32)], 160: [(128, 32)], 192: [(128, 64), (64, 32)]}
+    some = {40: [(32, 16)], 96: [(64, 32)], 160: [(128, 32)], 192: [(128, 64)]}
     return (some | {256: one, 384: many, 512: one}).get(rows, [(rows, 0)])
 
 
 def candidates(kind: Kind, rows: int, part: int, dtype: torch.dtype) -> list[Shape]:
     """The usual one first."""
-    some = _gated if kind.gated else partial(_whole, copied=len(kind.outputs) == 1)
-    found = [shape for tile in tiles(rows) for shape in some(tile)]
-    usual = shape_of(rows, dtype, gated=kind.gated)
-    return list(
-        dict.fromkeys(
-            [usual, *(shape for shape in found if part % shape.step == 0 and _fits(kind, shape))]
-        )
-    )
+    found = [shape_of(rows, dtype, gated=kind.gated)]
+    for tile in tiles(rows):
+        found += _few(kind, tile) if rows <= 64 else []
+        found += _wide(kind, tile)
+    fitting = (one for one in found[1:] if part % one.step == 0 and _memory(kind, one) <= MEMORY)
+    return list(dict.fromkeys([found[0], *fitting]))
 
 
-def _whole(tile: tuple[int, int], copied: bool) -> Iterator[Shape]:
-    few = sum(tile) <= 64
-    if few:
-        yield from (Shape(64, tile, 128, 4, 5), Shape(64, tile, 256, 4, 3))
-    for also in (False, True) if copied else (False,):
-        wide = partial(Shape, tiles=tile, wide=True, copied=also)
-        if few:
-            yield from (wide(64, step=128, warps=4, stages=stages) for stages in (4, 5))
-            yield from (wide(64, step=64, warps=4, stages=6), wide(128, step=64, warps=8, stages=5))
-            continue
-        yield from (wide(128, step=64, warps=8, stages=stages) for stages in (4, 3))
-        yield from (wide(128, step=64, warps=4, stages=3), wide(256, step=64, warps=8, stages=3))
-        yield wide(64, step=64, warps=4, stages=4)
-
-
-def _gated(tile: tuple[int, int]) -> Iterator[Shape]:
+def _few(kind: Kind, tile: tuple[int, int]) -> list[Shape]:
+    """Steps of many inputs, which only few rows have room for."""
     wide = partial(Shape, tiles=tile, wide=True)
-    if sum(tile) <= 64:
-        yield from (wide(32, step=128, warps=4, stages=stages) for stages in (4, 5))
-        yield from (wide(64, step=128, warps=8, stages=3), wide(32, step=64, warps=4, stages=6))
-    yield from (wide(64, step=64, warps=8, stages=stages, more=32) for stages in (4, 3))
-    yield from (wide(64, step=64, warps=8, stages=stages) for stages in (4, 3))
-    for copied in (False, True):
-        also = partial(wide, step=64, stages=3, copied=copied)
-        yield from (also(64, warps=4), also(128, warps=8))
+    if kind.gated:
+        return [
+            *(wide(32, step=128, warps=4, stages=stages) for stages in (4, 5)),
+            wide(64, step=128, warps=8, stages=3),
+        ]
+    found = [Shape(64, tile, 128, 4, 5), Shape(64, tile, 256, 4, 3)]
+    for copied in (False, True) if len(kind.outputs) == 1 else (False,):
+        found += [wide(64, step=128, warps=4, stages=stages, copied=copied) for stages in (4, 5)]
+    return found
 
 
-def _fits(kind: Kind, shape: Shape) -> bool:
-    """Whether a program's tiles fit into its memory, and its sums into its registers."""
-    weights, rows = (shape.outputs + shape.more) * (1 + kind.gated), sum(shape.tiles)
-    memory = 2 * (weights + rows) * shape.step * shape.stages
-    return memory <= MEMORY and weights * rows <= 200 * 32 * shape.warps
+def _wide(kind: Kind, tile: tuple[int, int]) -> list[Shape]:
+    """By height of its tiles of weights, warps, and how many programs an SM has at once: where one
+    waits another goes on, but each reads the rows again."""
+    heights = [(64, 4, 3), (64, 4, 2), (128, 4, 2), (128, 8, 2), (128, 8, 1)]
+    heights += [(192, 8, 1)] * kind.gated + [(256, 8, 1)] * (sum(tile) > 64)
+    found = [_filled(kind, tile, *each) for each in heights]
+    if kind.gated or len(kind.outputs) == 1:
+        least = 128 if kind.gated else 64  # a copied tile has gates or ups only
+        some = [each for each in heights if each[0] in (least, 128, 256) and each[2] < 3]
+        found += [_filled(kind, tile, *each, copied=True) for each in some]
+    return [shape for shape in found if shape is not None]
+
+
+def _filled(
+    kind: Kind, tile: tuple[int, int], height: int, warps: int, at_once: int, copied: bool = False
+) -> Shape | None:
+    """With as many steps under way as there is memory for; None: too few, or too few registers."""
+    outputs, more = height // (1 + kind.gated), 0
+    if height == 192:
+        outputs, more = 64, 32
+    if height * sum(tile) > 200 * 32 * warps:
+        return None
+    for step in (64, 32):
+        one = Shape(outputs, tile, step, warps, 1, wide=True, copied=copied, more=more)
+        stages = min(MEMORY // at_once // _memory(kind, one), 6)
+        if stages >= 3:
+            return one._replace(stages=stages)
+    return None
+
+
+def _memory(kind: Kind, shape: Shape) -> int:
+    """Bytes of a program's tiles."""
+    weights = (shape.outputs + shape.more) * (1 + kind.gated)
+    return 2 * (weights + sum(shape.tiles)) * shape.step * shape.stages
 
 
 def tell(shape: Shape) -> str:

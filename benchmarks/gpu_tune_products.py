@@ -12,6 +12,7 @@ time in which the parts are read again. All cores compile the kernels first.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import statistics
@@ -226,6 +227,7 @@ def show(figures: Mapping[str, Any]) -> None:
 def tune(options: Namespace, kinds: Sequence[Kind]) -> dict[str, Any]:
     """The record, which is written after each kind."""
     begin, missing = time.monotonic(), dict[Kernel, str]()
+    gc.freeze()  # capturing a graph may collect garbage: modules are none
     figures: dict[str, Any] = {"gpu": "none", "seconds": {}, "kinds": [], "together": []}
     if not SMOKE:
         figures["gpu"] = torch.cuda.get_device_name()

@@ -156,10 +156,11 @@ def gated_product(
     numbers, how = (out, count, inputs, outputs), dict(gelu=gelu, **_options(shape, rows))
     if shape.wide and even:
         both: Any = gate, between
+        more = shape.more
         if shape.copied:
-            both = (_described(each, width, shape.step) for each in (gate, up))
-        multiply_gated_wide[(groups, triton.cdiv(outputs, width + shape.more))](
-            *_tiles_of(rows, shape), *both, *numbers, width=width, width2=shape.more,
+            both, more = [_described(each, width, shape.step) for each in (gate, up)], 0
+        multiply_gated_wide[(groups, triton.cdiv(outputs, width + more))](
+            *_tiles_of(rows, shape), *both, *numbers, width=width, width2=more,
             copied=shape.copied, **how,
         )  # fmt: skip
     else:

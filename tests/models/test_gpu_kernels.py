@@ -17,7 +17,7 @@ from foresay._core import PagedStep, PagedText, PagePool
 from foresay.models.gpu.attention import Heads, attention, tile_rows
 from foresay.models.gpu.elementwise import add_and_norm, copy_slots, embed, rotate_and_store
 from foresay.models.gpu.inputs import Staging, StepInputs
-from foresay.models.gpu.products import gated_product, matrix_of, product
+from foresay.models.gpu.products import Matrix, Shape, gated_product, matrix_of, product
 from models.on_gpu import CUDA, DEVICE, needs_kernels
 
 pytestmark = needs_kernels
@@ -202,6 +202,40 @@ def test_a_row_of_a_product_has_the_same_bits_among_any_number(
         assert torch.allclose(found.double(), right, atol=close, rtol=close), count
         first = found[-1] if first is None else first
         assert torch.equal(found[-1], first), count
+
+
+SHAPES = {
+    "tall": Shape(128, (64, 0), 64, 8, 3),
+    "wide": Shape(64, (32, 16), 32, 4, 3, wide=True),
+    "wide, one tile": Shape(128, (64, 0), 64, 8, 4, wide=True),
+    "copied": Shape(64, (32, 16), 64, 4, 3, wide=True, copied=True),
+    "two tiles of weights": Shape(64, (32, 16), 64, 8, 3, wide=True, more=32),
+    "few outputs": Shape(32, (16, 0), 64, 4, 4, wide=True),
+}
+
+
+@pytest.mark.usefixtures("_sums_in_order")
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16][: 1 + CUDA])
+def test_the_shape_of_a_product_changes_no_bits(name: str, dtype: torch.dtype) -> None:
+    """Of one weight or three, in parts or gated; where no step is whole, too."""
+    if dtype == torch.float32 and CUDA:
+        pytest.skip("these tiles of float32 take more memory than there is")
+    shape, most, outputs = SHAPES[name], 50, (70, 40, 9)
+    for inputs in (128, 70) if name in ("wide", "two tiles of weights") else (128,):
+        rows = numbers(most, inputs).to(dtype)
+        weights = [numbers(size, inputs, seed=size).to(dtype) for size in outputs]
+        some = [weights[:1] if shape.copied else weights] if shape.outputs >= 64 else []
+        for matrix in (Matrix(each, 64) for each in some):  # fewer outputs: another instruction
+            found = [torch.full((2, most, matrix.outputs), 7.0, device=DEVICE) for _ in range(2)]
+            product(rows, matrix, found[0])
+            product(rows, matrix, found[1], shape)
+            assert torch.equal(*found)
+        both = [torch.full((most, outputs[0]), 7.0, dtype=dtype, device=DEVICE) for _ in range(2)]
+        ups = numbers(outputs[0], inputs, seed=5).to(dtype)
+        gated_product(rows, weights[0], ups, both[0], gelu=False)
+        gated_product(rows, weights[0], ups, both[1], gelu=False, shape=shape)
+        assert torch.equal(*both)
 
 
 def normed(x: Tensor, weight: Tensor, above: bool) -> Tensor:

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped]
-import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped]
 
-from foresay.models.gpu.chained import begin_early, chained, fetch, wait_for_kernel_before
+from foresay.models.gpu.chained import chained
+from foresay.models.gpu.product_kernels import (
+    multiply,
+    multiply_gated,
+    multiply_gated_wide,
+    multiply_wide,
+)
 
-__all__ = ["Matrix", "gated_product", "matrix_of", "product", "tiles_of"]
+__all__ = ["Matrix", "Shape", "gated_product", "matrix_of", "product", "shape_of"]
 
 _OUTPUTS = 64  # of one program, where there are few rows
 _PROGRAMS = 160  # that keep a GPU busy
 _GRAIN = 128  # inputs of a part are a multiple
 _LEAST = 384  # inputs of a part
 _FETCHED = 128  # inputs of a program that are fetched while it waits
-_POLICY = "evict_first"
 _ROWS = 160  # up to so many are of one program, which reads its weights once for all of them
 
 
@@ -64,8 +69,47 @@ def matrix_of(*weights: Tensor, whole: bool = False) -> Matrix:
     return Matrix(weights, min(max(round(wanted / _GRAIN) * _GRAIN, _LEAST), inputs))
 
 
-def tiles_of(rows: int) -> tuple[int, int]:
-    """How the rows of one program are divided: those of the two products that share its weights."""
+class Shape(NamedTuple):
+    """How a product is divided among programs. It changes the time only: a row's sum has the same
+    order in all.
+
+    outputs  of a program; gates and as many ups, where it is gated
+    tiles    rows of a program: of two products that share its weights
+    step     inputs of a step of it; stages: how many steps are under way
+    wide     by the kernels for many rows, where all steps are whole
+    copied   the weights too by the copy engine: where it is wide; of one weight, or gated
+    more     outputs of a second tile of weights: where it is wide and gated, and not copied
+    """
+
+    outputs: int
+    tiles: tuple[int, int]
+    step: int
+    warps: int
+    stages: int
+    wide: bool = False
+    copied: bool = False
+    more: int = 0
+
+    def groups(self, rows: int) -> int:
+        """Of so many rows, those of different programs."""
+        return -(-rows // sum(self.tiles))
+
+
+def shape_of(rows: int, dtype: torch.dtype, *, gated: bool = False) -> Shape:
+    """The fastest that was found on an H200."""
+    tiles = _tiles(rows)
+    if dtype == torch.float32:
+        return Shape(_OUTPUTS, tiles, 32, 4, 2)
+    if gated:
+        if rows <= 32:
+            return Shape(_OUTPUTS, tiles, 128, 4, 3)
+        return Shape(_OUTPUTS, tiles, 64, 4, 4 if rows <= 64 else 3)
+    if rows <= 64:
+        return Shape(_OUTPUTS, tiles, 128, 4, 4)
+    return Shape(_OUTPUTS, tiles, 64, 4, 4) if rows <= _ROWS else Shape(128, tiles, 64, 4, 3)
+
+
+def _tiles(rows: int) -> tuple[int, int]:
     if rows > _ROWS:
         return 128, 0
     if 64 < rows <= 96:
@@ -74,51 +118,65 @@ def tiles_of(rows: int) -> tuple[int, int]:
     return first, 32 if first < rows else 0
 
 
-class _Shape(NamedTuple):
-    """outputs of a program, inputs of a step of it, its warps, and how many steps are under way."""
-
-    outputs: int
-    step: int
-    warps: int
-    stages: int
-
-
-def _shape(rows: int, dtype: torch.dtype) -> _Shape:
-    """The fastest on an H200. They change the time only: a row's sum has the same order in all."""
-    if dtype == torch.float32:
-        return _Shape(_OUTPUTS, 32, 4, 2)
-    if rows <= 64:
-        return _Shape(_OUTPUTS, 128, 4, 4)
-    return _Shape(_OUTPUTS, 64, 4, 4) if rows <= _ROWS else _Shape(128, 64, 4, 3)
-
-
-def _gated_shape(rows: int, dtype: torch.dtype) -> _Shape:
-    """The same for two weights at once."""
-    if dtype == torch.float32:
-        return _Shape(_OUTPUTS, 32, 4, 2)
-    if rows <= 32:
-        return _Shape(_OUTPUTS, 128, 4, 3)
-    if rows <= 64:
-        return _Shape(_OUTPUTS, 64, 4, 4)
-    return _Shape(_OUTPUTS, 64, 4, 3)
-
-
-def product(rows: Tensor, matrix: Matrix, out: Tensor) -> None:
+def product(rows: Tensor, matrix: Matrix, out: Tensor, shape: Shape | None = None) -> None:
     """Write the product into `out` float32 [parts, rows, outputs].
 
-    rows  [rows, inputs], contiguous, of the weights' dtype
+    rows   [rows, inputs], contiguous, of the weights' dtype
+    shape  None: the usual one
     """
     first, *others = matrix.weights
     offsets = [(other.data_ptr() - first.data_ptr()) // first.element_size() for other in others]
     sizes = [int(weight.shape[0]) for weight in matrix.weights]
-    count, inputs, tiles = len(rows), matrix.inputs, tiles_of(len(rows))
-    outputs, step, warps, stages = _shape(count, rows.dtype)
-    many = [triton.cdiv(size, outputs) for size in sizes]
-    even = inputs % step == 0 and matrix.part % step == 0
-    multiply[(sum(many), matrix.parts, triton.cdiv(count, sum(tiles)))](
-        rows, first, out, count, inputs, matrix.part, matrix.outputs,
-        *_three(sizes), *_three(offsets, 2), outputs=outputs, tile=tiles[0], tile2=tiles[1],
-        step=step, even=even, fetched=_FETCHED, policy=_POLICY, num_warps=warps, num_stages=stages,
+    count, inputs = rows.shape
+    shape = shape or shape_of(count, rows.dtype)
+    many, groups = sum(triton.cdiv(size, shape.outputs) for size in sizes), shape.groups(count)
+    even = inputs % shape.step == 0 and matrix.part % shape.step == 0
+    numbers = (
+        out, count, inputs, matrix.part, matrix.outputs, *_three(sizes), *_three(offsets, 2)
+    )  # fmt: skip
+    how = dict(outputs=shape.outputs, **_options(shape, rows))
+    if shape.wide and even:
+        copied = shape.copied and not others
+        weights = _described(first, shape.outputs, shape.step) if copied else first
+        multiply_wide[(groups, many, matrix.parts)](
+            *_tiles_of(rows, shape), weights, *numbers, copied=copied, **how
+        )
+    else:
+        multiply[(many, matrix.parts, groups)](rows, first, *numbers, even=even, **how)
+
+
+def gated_product(
+    rows: Tensor, gate: Tensor, up: Tensor, out: Tensor, *, gelu: bool, shape: Shape | None = None
+) -> None:
+    """Write activation(rows gate) * (rows up) into `out` [rows, outputs]."""
+    outputs, inputs = gate.shape
+    count, between = len(rows), (up.data_ptr() - gate.data_ptr()) // gate.element_size()
+    shape = shape or shape_of(count, rows.dtype, gated=True)
+    width, groups, even = shape.outputs, shape.groups(count), inputs % shape.step == 0
+    numbers, how = (out, count, inputs, outputs), dict(gelu=gelu, **_options(shape, rows))
+    if shape.wide and even:
+        both: Any = gate, between
+        more = shape.more
+        if shape.copied:
+            both, more = [_described(each, width, shape.step) for each in (gate, up)], 0
+        multiply_gated_wide[(groups, triton.cdiv(outputs, width + more))](
+            *_tiles_of(rows, shape), *both, *numbers, width=width, width2=more,
+            copied=shape.copied, **how,
+        )  # fmt: skip
+    else:
+        multiply_gated[(triton.cdiv(outputs, width), groups)](
+            rows, gate, between, *numbers, width=width, even=even, **how
+        )
+
+
+def _options(shape: Shape, rows: Tensor) -> dict[str, Any]:
+    """Of a launch: those that all kernels have."""
+    tile, tile2 = shape.tiles
+    # What other programs read again, right after it was read, is to stay in the cache.
+    once = not shape.wide or shape.groups(len(rows)) == 1
+    return dict(
+        tile=tile, tile2=tile2, step=shape.step, fetched=_FETCHED,
+        policy="evict_first" if once else "", num_warps=shape.warps, num_stages=shape.stages,
         **chained(rows.device),
     )  # fmt: skip
 
@@ -127,143 +185,10 @@ def _three(values: Sequence[int], count: int = 3) -> list[int]:
     return [*values, *[0] * (count - len(values))]
 
 
-def gated_product(rows: Tensor, gate: Tensor, up: Tensor, out: Tensor, *, gelu: bool) -> None:
-    """Write activation(rows gate) * (rows up) into `out` [rows, outputs]."""
-    outputs, inputs = gate.shape
-    count, tiles = len(rows), tiles_of(len(rows))
-    width, step, warps, stages = _gated_shape(count, rows.dtype)
-    between = (up.data_ptr() - gate.data_ptr()) // gate.element_size()
-    multiply_gated[(triton.cdiv(outputs, width), triton.cdiv(count, sum(tiles)))](
-        rows, gate, between, out, count, inputs, outputs, width=width, tile=tiles[0],
-        tile2=tiles[1], step=step, even=inputs % step == 0, gelu=gelu,
-        fetched=_FETCHED, policy=_POLICY, num_warps=warps, num_stages=stages,
-        **chained(rows.device),
-    )  # fmt: skip
+def _tiles_of(rows: Tensor, shape: Shape) -> list[TensorDescriptor]:
+    """The rows for the copy engine, in tiles of both sizes."""
+    return [_described(rows, tile or shape.tiles[0], shape.step) for tile in shape.tiles]
 
 
-@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
-def multiply(  # type: ignore[no-untyped-def]
-    rows_at, weights_at, out_at, count, inputs, part, all_outputs, size0, size1, size2,
-    offset1, offset2, outputs: tl.constexpr, tile: tl.constexpr, tile2: tl.constexpr,
-    step: tl.constexpr, even: tl.constexpr, fetched: tl.constexpr, policy: tl.constexpr,
-    chained: tl.constexpr,
-):  # fmt: skip
-    """Some outputs of one part of the inputs, for one or two tiles of rows."""
-    number, split = tl.program_id(0), tl.program_id(1)
-    tiles0, tiles1 = tl.cdiv(size0, outputs), tl.cdiv(size1, outputs)
-    second, third = number >= tiles0, number >= tiles0 + tiles1
-    own = number - tl.where(third, tiles0 + tiles1, tl.where(second, tiles0, 0))
-    size = tl.where(third, size2, tl.where(second, size1, size0))
-    column = tl.where(third, size0 + size1, tl.where(second, size0, 0))
-    matrix = tl.where(third, offset2, tl.where(second, offset1, 0))
-    output = own * outputs + tl.arange(0, outputs)
-    each = tl.arange(0, step)
-    safe = tl.minimum(output, size - 1).to(tl.int64)
-    weights_at += tl.multiple_of(matrix.to(tl.int64), 8)
-    begin, end = split * part, tl.minimum(split * part + part, inputs)
-    if fetched:
-        lines = begin + tl.arange(0, fetched // 64) * 64
-        fetch(weights_at + safe[:, None] * inputs + tl.minimum(lines, end - 1)[None, :], chained)
-    weights_at += safe[:, None] * inputs + each[None, :]
-    row = tl.program_id(2) * (tile + tile2) + tl.arange(0, tile)
-    some_at = rows_at + row[:, None] * inputs + each[None, :]
-    there = (row < count)[:, None]
-    sums = tl.zeros([outputs, tile], tl.float32)
-    more: tl.constexpr = tile2 > 0
-    if more:
-        row2 = tl.program_id(2) * (tile + tile2) + tile + tl.arange(0, tile2)
-        some2_at = rows_at + row2[:, None] * inputs + each[None, :]
-        there2 = (row2 < count)[:, None]
-        sums2 = tl.zeros([outputs, tile2], tl.float32)
-    wait_for_kernel_before(chained)
-    for at in range(begin, end, step):
-        if even:
-            weights = tl.load(weights_at + at, eviction_policy=policy)
-            some = tl.load(some_at + at, there, 0.0)
-        else:
-            inside = (at + each < end)[None, :]
-            weights = tl.load(weights_at + at, inside, 0.0, eviction_policy=policy)
-            some = tl.load(some_at + at, there & inside, 0.0)
-        sums = tl.dot(weights, tl.trans(some), sums, input_precision="ieee")
-        if more:
-            if even:
-                some2 = tl.load(some2_at + at, there2, 0.0)
-            else:
-                some2 = tl.load(some2_at + at, there2 & (at + each < end)[None, :], 0.0)
-            sums2 = tl.dot(weights, tl.trans(some2), sums2, input_precision="ieee")
-    begin_early(chained)  # not sooner: the next kernel would take memory's speed from this one
-    valid, place = (output < size)[:, None], (column + output)[:, None]
-    to = (split * count + row).to(tl.int64)[None, :] * all_outputs + place
-    tl.store(out_at + to, sums, valid & (row < count)[None, :])
-    if more:
-        to2 = (split * count + row2).to(tl.int64)[None, :] * all_outputs + place
-        tl.store(out_at + to2, sums2, valid & (row2 < count)[None, :])
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def activated(gates, ups, gelu: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What becomes of a gate and its up."""
-    if gelu:
-        inner = 0.7978845608028654 * (gates + 0.044715 * gates * gates * gates)
-        return gates / (1.0 + tl.exp(-2.0 * inner)) * ups
-    return gates / (1.0 + tl.exp(-gates)) * ups
-
-
-@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
-def multiply_gated(  # type: ignore[no-untyped-def]
-    rows_at, gate_at, between, out_at, count, inputs, outputs, width: tl.constexpr,
-    tile: tl.constexpr, tile2: tl.constexpr, step: tl.constexpr, even: tl.constexpr,
-    gelu: tl.constexpr, fetched: tl.constexpr, policy: tl.constexpr, chained: tl.constexpr,
-):  # fmt: skip
-    """Some outputs of both, and what becomes of them."""
-    output = tl.program_id(0) * width + tl.arange(0, width)
-    each = tl.arange(0, step)
-    safe = tl.minimum(output, outputs - 1).to(tl.int64)
-    between = tl.multiple_of(between, 8)
-    if fetched:
-        lines = tl.minimum(tl.arange(0, fetched // 64) * 64, inputs - 1)
-        ahead = gate_at + safe[:, None] * inputs + lines[None, :]
-        fetch(ahead, chained)
-        fetch(ahead + between, chained)
-    gate_at += safe[:, None] * inputs + each[None, :]
-    up_at = gate_at + between
-    row = tl.program_id(1) * (tile + tile2) + tl.arange(0, tile)
-    some_at = rows_at + row[:, None] * inputs + each[None, :]
-    there = (row < count)[:, None]
-    gates, ups = tl.zeros([width, tile], tl.float32), tl.zeros([width, tile], tl.float32)
-    more: tl.constexpr = tile2 > 0
-    if more:
-        row2 = tl.program_id(1) * (tile + tile2) + tile + tl.arange(0, tile2)
-        some2_at = rows_at + row2[:, None] * inputs + each[None, :]
-        there2 = (row2 < count)[:, None]
-        gates2, ups2 = tl.zeros([width, tile2], tl.float32), tl.zeros([width, tile2], tl.float32)
-    wait_for_kernel_before(chained)
-    for at in range(0, inputs, step):
-        if even:
-            some = tl.trans(tl.load(some_at + at, there, 0.0))
-            gate = tl.load(gate_at + at, eviction_policy=policy)
-            up = tl.load(up_at + at, eviction_policy=policy)
-        else:
-            inside = (at + each < inputs)[None, :]
-            some = tl.trans(tl.load(some_at + at, there & inside, 0.0))
-            gate = tl.load(gate_at + at, inside, 0.0, eviction_policy=policy)
-            up = tl.load(up_at + at, inside, 0.0, eviction_policy=policy)
-        gates = tl.dot(gate, some, gates, input_precision="ieee")
-        ups = tl.dot(up, some, ups, input_precision="ieee")
-        if more:
-            if even:
-                some2 = tl.trans(tl.load(some2_at + at, there2, 0.0))
-            else:
-                mask = there2 & (at + each < inputs)[None, :]
-                some2 = tl.trans(tl.load(some2_at + at, mask, 0.0))
-            gates2 = tl.dot(gate, some2, gates2, input_precision="ieee")
-            ups2 = tl.dot(up, some2, ups2, input_precision="ieee")
-    begin_early(chained)  # not sooner: the next kernel would take memory's speed from this one
-    valid = (output < outputs)[:, None]
-    found = activated(gates, ups, gelu).to(out_at.dtype.element_ty)
-    to = row.to(tl.int64)[None, :] * outputs + output[:, None]
-    tl.store(out_at + to, found, valid & (row < count)[None, :])
-    if more:
-        found2 = activated(gates2, ups2, gelu).to(out_at.dtype.element_ty)
-        to2 = row2.to(tl.int64)[None, :] * outputs + output[:, None]
-        tl.store(out_at + to2, found2, valid & (row2 < count)[None, :])
+def _described(values: Tensor, outer: int, inner: int) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(values, [outer, inner])

@@ -38,6 +38,17 @@ void check_offsets(std::span<const int32_t> offsets, size_t nodes) {
             throw InputError("offsets[", i, "] is ", offsets[i], " after ", offsets[i - 1], "; expected offsets that never fall");
 }
 
+void check_parents(std::span<const int32_t> parents, std::span<const int32_t> offsets) {
+    check_offsets(offsets, parents.size());
+    for (size_t b = 0; b + 1 < offsets.size(); ++b)
+        for (auto begin = static_cast<size_t>(offsets[b]), i = begin; i < static_cast<size_t>(offsets[b + 1]); ++i) {
+            const auto place = static_cast<int64_t>(i - begin);
+            if (parents[i] < -1 || parents[i] >= place)
+                throw InputError("parents[", i, "] is ", parents[i], "; expected -1 to ", place - 1, " for node ", place,
+                                 " of its draft, because parents come before children");
+        }
+}
+
 void check_drafts(const Drafts& of) {
     const size_t nodes = of.tokens.size();
     if (of.parents.size() != nodes) throw InputError("there are ", nodes, " tokens but ", of.parents.size(), " parents; expected one each");
@@ -45,27 +56,19 @@ void check_drafts(const Drafts& of) {
     for (size_t i = 0; i < nodes; ++i)
         if (of.tokens[i] < 0 || of.tokens[i] == INT32_MAX)
             throw InputError("tokens[", i, "] is ", of.tokens[i], "; expected a token id from 0 to 2147483646");
-    const auto each = [&](auto&& look) {
-        for (size_t b = 0; b + 1 < of.offsets.size(); ++b)
-            for (auto begin = static_cast<size_t>(of.offsets[b]), i = begin; i < static_cast<size_t>(of.offsets[b + 1]); ++i) look(begin, i);
-    };
-    each([&](size_t begin, size_t i) {
-        const auto place = static_cast<int64_t>(i - begin);
-        if (of.parents[i] < -1 || of.parents[i] >= place)
-            throw InputError("parents[", i, "] is ", of.parents[i], "; expected -1 to ", place - 1, " for node ", place,
-                             " of its draft, because parents come before children");
-    });
+    check_parents(of.parents, of.offsets);
     if (!of.scores) return;
     for (size_t i = 0; i < nodes; ++i)
         if (!(of.scores[i] >= 0 && of.scores[i] <= 1))
             throw InputError("scores[", i, "] is ", shortest(of.scores[i]), "; expected a chance from 0 to 1");
-    each([&](size_t begin, size_t i) {
-        if (of.parents[i] < 0) return;
-        const float above = of.scores[begin + static_cast<size_t>(of.parents[i])];
-        if (of.scores[i] > above)
-            throw InputError("scores[", i, "] is ", shortest(of.scores[i]), "; expected at most its parent's ", shortest(above),
-                             ", because a node is committed only with its parent");
-    });
+    for (size_t b = 0; b + 1 < of.offsets.size(); ++b)
+        for (auto begin = static_cast<size_t>(of.offsets[b]), i = begin; i < static_cast<size_t>(of.offsets[b + 1]); ++i) {
+            if (of.parents[i] < 0) continue;
+            const float above = of.scores[begin + static_cast<size_t>(of.parents[i])];
+            if (of.scores[i] > above)
+                throw InputError("scores[", i, "] is ", shortest(of.scores[i]), "; expected at most its parent's ", shortest(above),
+                                 ", because a node is committed only with its parent");
+        }
 }
 
 }  // namespace foresay

@@ -31,5 +31,7 @@ struct DraftTrees {
 void check_drafts(const Drafts& drafts);
 /// Refuses offsets that do not rise from 0 to `nodes`. Throws InputError.
 void check_offsets(std::span<const int32_t> offsets, size_t nodes);
+/// Refuses offsets likewise, and parents that do not come before their children. Throws InputError.
+void check_parents(std::span<const int32_t> parents, std::span<const int32_t> offsets);
 
 }  // namespace foresay

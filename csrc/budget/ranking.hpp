@@ -1,44 +1,11 @@
-// What drafted nodes are worth, and in which order they are taken: the arithmetic of src/foresay/budget/adaptive.py, which is done
-// in every step.
+// How many drafted nodes are verified, and which: the arithmetic of src/foresay/budget/adaptive.py, which is done in every step.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "drafts.hpp"
-
 namespace foresay {
-
-/// The chance of each node, never above its parent's: the product along its path of what a score over its parent's is worth. `edges`
-/// (rising) divide such ratios into classes, one more than edges; `gaps` is what is added in each class, first of nodes without a
-/// parent, then of the others. Throws InputError for drafts without scores and for sizes that do not fit.
-std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps);
-
-/// What verified nodes teach: those whose parent was accepted were tested.
-struct Lessons {
-    std::vector<int64_t> counts;   // of tested nodes by table and class
-    std::vector<double> beyond;    // how many more of them were accepted than were stated to be
-    std::vector<int64_t> roots;    // of each draft its nodes without a parent,
-    std::vector<double> expected;  // the sum of their chances,
-    std::vector<int64_t> accepted; // and how many of them were accepted
-};
-
-/// `accepted`: of each node. `tables`: which table each draft's nodes count for, of those that `gaps` has side by side, each as in
-/// `calibrated`. Throws InputError as `calibrated`, and for a table that is not there.
-Lessons lessons(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps, std::span<const bool> accepted,
-                std::span<const int32_t> tables);
-
-struct Ranked {
-    std::vector<int64_t> order;  // nodes of all drafts, by falling gain
-    std::vector<double> gains;   // in that order
-};
-
-/// Nodes by their chance times their draft's worth. Of equals the one that is earlier in its own draft comes first, then the one of
-/// the earlier draft: so ties go round the drafts, and parents come before their children. `nodes`: only these; without it all.
-/// Throws InputError for sizes that do not fit, chances and worths that are not finite or below 0, and a node that is not there.
-Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets, std::span<const double> worth, std::optional<std::span<const int64_t>> nodes);
 
 /// How long a step takes: by rows on lines between knots, and so much for each read, key and request. See src/foresay/budget/cost.py.
 struct StepCost {
@@ -48,14 +15,33 @@ struct StepCost {
     double seconds(double rows, double reads, double keys, double requests) const noexcept;
 };
 
-struct Expected {
-    std::vector<double> tokens, seconds;  // [n]: of a step that verifies the first n nodes of an order, from n = 0 on
+/// Drafts, one for each request of a step, and what is known of the requests.
+struct Candidates {
+    std::span<const int32_t> parents, offsets;  // as those of Drafts
+    std::span<const double> chances;            // of each node; never above its parent's
+    std::span<const double> worth;              // of a token, by request
+    std::span<const int64_t> left, contexts;    // tokens that each answer may still get, and that each text has
 };
 
-/// What a step of requests with these contexts makes and takes. `tokens` and `seconds` are what it makes and takes besides. The time
-/// of other rows is subtracted; they still count as rows, so that the nodes start further up the curve.
-/// Throws InputError for sizes that do not fit, and for a node that is not there.
-Expected expected(std::span<const int64_t> order, std::span<const double> gains, std::span<const int32_t> offsets, std::span<const int64_t> contexts,
-                  const StepCost& cost, int64_t other_rows, int64_t other_reads, double tokens, double seconds);
+/// What a step has besides the nodes.
+struct Besides {
+    int64_t rows, reads;  // of prompts: their time is subtracted, but they count as rows, so that nodes start further up the curve
+    double tokens;        // what it makes
+    double seconds;       // what it takes
+    bool overlaps;        // whether it does not take these seconds where nothing is verified
+};
+
+struct Choice {
+    std::vector<int64_t> order;           // nodes that can still be committed, by falling gain, which is chance times worth
+    std::vector<double> tokens, seconds;  // [n]: of a step that verifies the first n of them, from n = 0 on
+    size_t best;                          // the n with the most tokens per second
+    size_t most;                          // the largest n that loses at most `bearable` of a plain step's time against that
+};
+
+/// Of nodes with the same gain the one that is earlier in its own draft comes first, then the one of the earlier draft: so ties go
+/// round the drafts, and parents come before their children. The target's own token takes the last place of an answer: with r
+/// tokens left, nodes are of use down to depth r - 1.
+/// Throws InputError for what are no trees, sizes that do not fit, and chances and worths that are not finite or below 0.
+Choice choice(const Candidates& candidates, const StepCost& cost, const Besides& besides, double bearable);
 
 }  // namespace foresay

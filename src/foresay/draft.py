@@ -231,7 +231,7 @@ class DraftBatch(Sequence[Draft]):
         """The nodes of the largest draft; no path is longer."""
         if len(self) == 1:
             return len(self.tokens)
-        return int(arrays.sizes_of(self.offsets).max(initial=0))
+        return max(arrays.sizes_of(self.offsets).tolist(), default=0)
 
     def along_paths(
         self, values: N, combine: np.ufunc, parents: NDArray[np.int64] | None = None

@@ -35,6 +35,14 @@ def trees(rng: np.random.Generator, requests: int, most: int, *, scored: bool = 
     return DraftBatch.of(drafts)
 
 
+def scored(seed: int, count: int) -> DraftBatch:
+    """Random trees with scores; some of the drafts have no nodes."""
+    rng = np.random.default_rng(seed)
+    while (batch := trees(rng, count, 6)).scores is None:
+        pass
+    return batch
+
+
 def depth_by_hand(draft: Draft) -> list[int]:
     depths: list[int] = []
     for parent in draft.parents.tolist():

@@ -218,26 +218,3 @@ def test_observe_is_cheap() -> None:
         took.append(time.perf_counter() - start)
     # 8 to 15 us measured; the bound only catches another order of magnitude on a busy machine.
     assert np.median(took) < 200e-6
-
-
-def test_what_a_step_is_expected_to_make_and_take() -> None:
-    """One node after the other, each by its own request's context."""
-    rng = np.random.default_rng(12)
-    cost = StepCost.measured([(1, 50, 2e-3), (8, 900, 3e-3), (64, 9000, 9e-3), (1, 4000, 4e-3)])
-    for _ in range(50):
-        sizes = rng.integers(0, 5, int(rng.integers(1, 6)))
-        contexts = rng.integers(1, 3000, len(sizes))
-        offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int32)
-        order = rng.permutation(int(sizes.sum()))
-        gains = rng.random(len(order))
-        rows, reads = (int(rng.integers(0, 70)), int(rng.integers(0, 9000)))
-        tokens, seconds = cost.expected(
-            order, gains, offsets, contexts, other_rows=rows, other_reads=reads, tokens=2, seconds=1
-        )
-        owner = np.arange(len(sizes)).repeat(sizes)[order]
-        keys, requests = int(contexts.sum()), len(sizes)
-        read = keys + reads + np.concatenate([[0], (contexts[owner] + 1).cumsum()])
-        took = cost.seconds(requests + rows + np.arange(len(order) + 1), read, keys, requests)
-        others = took[0] - cost.of(requests, keys, keys, requests)
-        assert np.allclose(seconds, took - others + 1, rtol=1e-12)
-        assert np.allclose(tokens, 2 + np.concatenate([[0], gains.cumsum()]))

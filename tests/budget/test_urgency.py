@@ -35,13 +35,13 @@ def test_a_policy_drafts_nothing_for_weight_0_and_prefers_the_heavy() -> None:
     assert min(budgets[1:]) > 0
     same = Draft.chain([1, 2], scores=[0.5, 0.4])
     drafts = DraftBatch.of([Draft.empty(), same, same])
-    order, gains = policy._ranked(drafts, policy._with_worth(load), None)
-    assert order.tolist() == [2, 3, 0, 1]  # its 0.3 is less than any of the others
+    found = policy._choice(drafts, policy._begin(load))
+    assert found.order.tolist() == [2, 3, 0, 1]  # its 0.3 is less than any of the others
     worth = worth_of_tokens(np.array([0.0, 0.3, 1.0]), 0.0)
     said = [worth[2] * 0.5, worth[2] * 0.4, worth[1] * 0.5, worth[1] * 0.4]
-    assert gains == pytest.approx(said, rel=0.01)  # rows are not quite free
-    alike, _ = policy._ranked(drafts, Load(contexts, left), None)
-    assert alike.tolist() == [0, 2, 1, 3]
+    assert np.diff(found.tokens) == pytest.approx(said, rel=0.01)  # rows are not quite free
+    alike = policy._choice(drafts, policy._begin(Load(contexts, left)))
+    assert alike.order.tolist() == [0, 2, 1, 3]
 
 
 def test_a_step_is_not_made_longer_for_a_light_request() -> None:

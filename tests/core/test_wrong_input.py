@@ -48,13 +48,19 @@ DRAFTS = {"tokens": ints(7), "parents": ints(-1), "offsets": ints(0, 1)}
 ENDS = {"room": longs(9), "stop_owners": longs(), "stops": longs()}
 WALKS = {"rows": longs(0, 1), "walks": longs(0, 1), "residual": np.full((2, 5), -7.0)}
 PROBS = {"probs": floats(2, 5), "rows": longs(0, 1), "threads": 1}
-ORDER = {"order": longs(0), "gains": doubles(0.5), "offsets": ints(0, 1), "contexts": longs(5)}
+CANDIDATES = {"parents": ints(-1), "offsets": ints(0, 1), "chances": doubles(0.5)}
+CANDIDATES |= {"worth": doubles(1), "left": longs(9), "contexts": longs(5)}
 COSTS = {"knots": doubles(1, 9), "shape": doubles(1, 2), "extras": (0.0, 0.0, 0.0), "level": 1.0}
 BESIDES = {"other_rows": 0, "other_reads": 0, "tokens": 1.0, "seconds": 0.0}
+BESIDES |= {"overlaps": False, "bearable": 0.2}
 HEADS = {"query": floats(1, 4, 4, 8), "key": floats(1, 2, 4, 8), "value": floats(1, 2, 4, 6)}
 SEEN = {"layer": 0, "out": floats(1, 4, 4, 6, fill=7), "scaling": 0.5}
-SCORED = DRAFTS | {"scores": floats(1), "edges": np.linspace(0.1, 0.9, 5), "gaps": np.zeros(12)}
-LESSONS = SCORED | {"accepted": np.ones(1, bool), "tables": ints(0)}
+TABLE = _core.ClassTable(np.linspace(0.1, 0.9, 5), 4.0, 128.0)
+SCORED = DRAFTS | {"scores": floats(1), "tables": [TABLE], "rows": ints(0)}
+LESSONS = SCORED | {"accepted": np.ones(1, bool), "factors": None, "ids": None}
+PLACES = {"means": np.zeros((2, 3)), "nodes": ints(0), "accepted": np.ones(1, bool)}
+PLACES |= {"asked": 2, "requests": 1, "rate": 0.5}
+KEPT_NODES = {"path": ints(0), "path_offsets": ints(0, 1), "offsets": ints(0, 1)}
 NO_DRAFT = {"draft_tokens": ints(), "draft_parents": ints(), "draft_offsets": ints(0)}
 STEP = {f"draft_{name}": value for name, value in DRAFTS.items()}
 STEP |= {"tokens": ints(5, 6), "offsets": ints(0, 2), "needs_logits": np.ones(1, bool)}
@@ -83,14 +89,14 @@ RIGHT: dict[str, tuple[Callable[..., object], Given]] = {
     "draw": (_core.draw, {"residual": np.ones((2, 5)), "coins": np.full(2, 0.5), "threads": 1}),
     "check_drafts": (_core.check_drafts, {**DRAFTS, "scores": None}),
     "calibrated": (_core.calibrated, SCORED),
-    "lessons": (_core.lessons, LESSONS),
+    "learn": (_core.learn, LESSONS),
     "step_rows": (_core.step_rows, STEP),
     "kept_rows": (_core.kept_rows, KEPT),
-    "ranked": (
-        _core.ranked,
-        {"chances": doubles(0.5), "offsets": ints(0, 1), "worth": doubles(1), "nodes": None},
-    ),
-    "expected": (_core.expected, ORDER | COSTS | BESIDES),
+    "choice": (_core.choice, CANDIDATES | COSTS | BESIDES),
+    "packed": (_core.packed, {**DRAFTS, "scores": None, "keep": np.ones(1, bool)}),
+    "numbered": (_core.numbered, KEPT_NODES | {"nodes": ints(0)}),
+    "accepted": (_core.accepted, KEPT_NODES | {"keep": np.ones(1, bool)}),
+    "follow_places": (_core.follow_places, PLACES),
     "Linear": (_core.Linear, {"weight": halves(4, 4), "bias": None}),
     "Linear.multiply": (linear, {"x": halves(3, 8), "out": halves(3, 5), "threads": 1}),
     "BlockLinear": (
@@ -218,7 +224,7 @@ CASES: list[Case] = [
     ),
     *(
         wrong(name, said, offsets=offsets)
-        for name in ("check_drafts", "ranked")
+        for name in ("check_drafts", "choice", "packed")
         for offsets, said in (
             (ints(), "^offsets is empty; expected one entry more than there are drafts$"),
             (ints(0), "^offsets are from 0 to 0; expected 0 to 1, the number of nodes$"),
@@ -229,12 +235,11 @@ CASES: list[Case] = [
     ),
     wrong("check_drafts", r"^tokens\[0\] is -1; expected a token id", tokens=ints(-1)),
     wrong("check_drafts", r"^tokens\[0\] is 2147483647; expected", tokens=ints(2**31 - 1)),
-    wrong("calibrated", "^gaps has 3 values; expected 12$", gaps=np.zeros(3)),
     wrong("calibrated", "^there are 1 tokens but 2 scores; expected one", scores=floats(2)),
-    wrong("calibrated", r"^parents\[0\] is 0; expected -1 to -1 for node 0", parents=ints(0)),
-    wrong("lessons", "^gaps has 3 values; expected 12 for each table$", gaps=np.zeros(3)),
-    wrong("lessons", "^accepted has 2 values; expected 1$", accepted=np.ones(2, bool)),
-    *(wrong("lessons", f"^table {n} is not there; expected", tables=ints(n)) for n in (-1, 1)),
+    wrong("calibrated", "^table 1 is 'x'; expected a ClassTable$", tables=[TABLE, "x"]),
+    wrong("learn", "^rows has 2 values; expected 1$", rows=ints(0, 0)),
+    wrong("learn", "^accepted has 2 values; expected 1$", accepted=np.ones(2, bool)),
+    *(wrong("learn", f"^table {n} is not there; expected 0 to 0$", rows=ints(n)) for n in (-1, 1)),
     wrong("step_rows", "^the offsets of the tokens do not rise", offsets=ints(0, 3)),
     wrong("step_rows", "^the drafts' offsets has 1 values", **NO_DRAFT),
     wrong("step_rows", "^prefill has 0 values; expected 1$", prefill=ints()),
@@ -253,24 +258,19 @@ CASES: list[Case] = [
     ),
     wrong("kept_rows", "^the path of text 0 goes on with node 0", parents=ints(0)),
     *(
-        wrong("ranked", rf"^{key}\[0\] is .*; expected a finite number", **{key: doubles(bad)})
+        wrong("choice", rf"^{key}\[0\] is .*; expected a finite number", **{key: doubles(bad)})
         for key in ("chances", "worth")
         for bad in (NAN, -0.1, INF)
     ),
-    wrong("ranked", "^worth has 2 values; expected 1$", worth=doubles(1, 1)),
+    wrong("choice", r"^parents\[0\] is 0; expected -1 to -1", parents=ints(0)),
+    wrong("choice", "^chances has 2 values; expected 1$", chances=doubles(1, 1)),
+    wrong("choice", "^worth has 2 values; expected 1$", worth=doubles(1, 1)),
     *(
-        wrong(name, f"^node {node} is not there; expected 0 to 0$", **{key: longs(node)})
-        for name, key in (("ranked", "nodes"), ("expected", "order"))
-        for node in (-1, 1)
+        wrong("choice", f"^{key} has 2 values", **{key: longs(5, 5)})
+        for key in ("left", "contexts")
     ),
-    wrong("expected", "^gains has 1 values; expected 0$", order=longs()),
-    wrong("expected", "^offsets has 2 values; expected 3$", contexts=longs(5, 5)),
-    wrong("expected", "^shape has 1 values; expected 2$", shape=doubles(1)),
-    wrong("expected", "^knots is empty; expected at least", knots=doubles(), shape=doubles()),
-    *(
-        wrong("expected", "^offsets are from", offsets=offsets)
-        for offsets in (ints(1, 2), ints(0, -1), ints(2, 1))
-    ),
+    wrong("choice", "^shape has 1 values; expected 2$", shape=doubles(1)),
+    wrong("choice", "^knots is empty; expected at least", knots=doubles(), shape=doubles()),
     wrong("Linear", r"^weight has the shape \[0, 4\]", weight=halves(0, 4)),
     wrong("Linear", r"^weight has the shape \[4, 0\]", weight=halves(4, 0)),
     wrong("Linear", "expected 2 dimensions$", weight=halves(4)),

@@ -125,7 +125,7 @@ class Work:
                 kv.keep(rows)
                 if turn.whole:
                     request.append(np.array([5], np.int32))
-                    self.scheduler.reserve(request, 70)
+                    self.scheduler.reserve([request], [70])
                 if len(request) - len(request.prompt) == 9:
                     self.scheduler.release(request, cache=True)
                     request.finish_reason = "length"

@@ -27,12 +27,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.budget.calibration import Calibration
-from foresay.budget.cost import StepCost, seconds_lost
+from foresay.budget.cost import Choice, StepCost, seconds_lost
 from foresay.budget.draft_size import DraftSize
-from foresay.budget.load import Load, StepFacts, within_max_tokens
+from foresay.budget.load import Load, StepFacts, check_drafts_of
 from foresay.budget.price import PriceOfTime
 from foresay.budget.selected import SelectedNodes
 from foresay.budget.trials import MOST_LOSS, SHARE, TrialAccount
@@ -140,13 +139,11 @@ class Adaptive:
         tokens per second, with all that the host does for it."""
         step = self._begin(load)
         step.asked = self._cap(step)
-        within = within_max_tokens(drafts, load)
-        if not within.any():
-            return False
-        order, gains = self._ranked_within(drafts, step, within)
-        gains[drafts.depths[order] <= _COME] = 0
-        tokens, times = self._tokens_and_times(drafts, step, order, gains)
-        return bool((tokens / times).argmax())
+        found = self._choice(drafts, step)
+        gains = np.diff(found.tokens)
+        gains[drafts.depths[found.order] <= _COME] = 0
+        tokens = found.tokens[0] + np.append(0.0, gains.cumsum())
+        return bool((tokens / found.seconds).argmax())
 
     def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
         """Calibrate by what came without being verified."""
@@ -158,15 +155,18 @@ class Adaptive:
         count = len(load)
         if count:
             step.plain = self.cost.of(count, load.keys, load.keys, count)
-            step.drafting_for = int((self._left(step) > 1).sum())
+            step.drafting_for = self._drafting(step.load).count(True)
         return step
 
-    def _left(self, step: _Begun) -> NDArray[np.int64]:
-        """How many tokens each request may still get that are worth something."""
-        load = step.load
-        if load.weights is None:
-            return load.tokens_left
-        return np.where(load.weights >= _LEAST_WORTH, load.tokens_left, 0)
+    def _drafting(self, load: Load) -> list[bool]:
+        """For which requests it is worth to draft: more than one token may come, and they count."""
+        if load.weights is None and load.fewest_left > 1:
+            return [True] * len(load)
+        drafting = load.tokens_left > 1
+        if load.weights is not None:
+            drafting &= load.weights >= _LEAST_WORTH
+        listed: list[bool] = drafting.tolist()
+        return listed
 
     def _cap(self, step: _Begun) -> int:
         """Nodes that a request may draft, at most."""
@@ -175,7 +175,7 @@ class Adaptive:
         return min(self._most, max(4, self._total // step.drafting_for), self._reach())
 
     def _for_each(self, step: _Begun, asked: int) -> list[int]:
-        return [asked if n > 1 else 0 for n in self._left(step).tolist()]
+        return [asked if drafting else 0 for drafting in self._drafting(step.load)]
 
     def _looking(self, step: _Begun) -> bool:
         """Whether drafts can be looked at while a device computes."""
@@ -211,71 +211,42 @@ class Adaptive:
         """
         drafts = DraftBatch.of(drafts)
         step = self._step_of(load)
-        load = step.load
-        within = within_max_tokens(drafts, load)
-        if not within.any():
-            return SelectedNodes(drafts, within)
-        order, gains = self._ranked_within(drafts, step, within)
-        tokens, times = self._tokens_and_times(drafts, step, order, gains)
-        best = taken = int((tokens / times).argmax())
-        if best < len(order):
-            taken = self._tried(best, tokens, times)
-        keep = np.zeros(len(within), bool)
-        keep[order[:taken]] = True
+        found = self._choice(drafts, step)
+        best, tokens, times = found.best, found.tokens, found.seconds
+        keep = np.zeros(len(drafts.tokens), bool)
+        keep[found.order[:best]] = True
+        if found.most == best:
+            return SelectedNodes(drafts, keep)
+        per_token = float(times[best] / tokens[best])
+        loss = float(seconds_lost(tokens[found.most], times[found.most], per_token))
+        if not self._account.covers(loss):
+            return SelectedNodes(drafts, keep)
+        more = found.order[best : found.most]
+        keep[more] = True
         chosen = SelectedNodes(drafts, keep)
-        if taken > best and step.trial is None:
-            extra = chosen.flat.searchsorted(order[best:taken])
-            price = float(times[taken] - times[best])
-            step.trial = _Trial(float(times[best] / tokens[best]), chosen, extra, price)
+        if step.trial is None:
+            price = float(times[found.most] - times[best])
+            step.trial = _Trial(per_token, chosen, chosen.flat.searchsorted(more), price)
         return chosen
 
-    def _ranked_within(
-        self, drafts: DraftBatch, step: _Begun, within: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        return self._ranked(drafts, step.load, None if within.all() else within.nonzero()[0])
+    def _choice(self, drafts: DraftBatch, step: _Begun) -> Choice:
+        """How many nodes are worth verifying, and which.
 
-    def _ranked(
-        self, drafts: DraftBatch, load: Load, nodes: NDArray[np.int64] | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Flat indices by falling gain, parents first, and the gains: chances, or by weight."""
-        chances = self._calibration(drafts, load.tenants)
-        worth = np.ones(len(drafts))
-        if load.ids is not None:
-            worth = self._calibration.factors(load.ids)
+        Raises: InputError for a number of drafts that does not fit the load.
+        """
+        load = step.load
+        check_drafts_of(drafts, load)
+        worth = np.ones(len(load)) if load.ids is None else self._calibration.factors(load.ids)
         if load.weights is not None:
             worth = worth * load.weights
-        return _core.ranked(chances, drafts.offsets, worth, nodes)
-
-    def _tokens_and_times(
-        self,
-        drafts: DraftBatch,
-        step: _Begun,
-        order: NDArray[np.int64],
-        gains: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[n]: expected tokens and seconds of the step if the first n of `order` are verified."""
-        load = step.load
-        drafting = self._draft_size.seconds(step.asked) + step.spent
-        tokens, times = self.cost.expected(
-            order,
-            gains,
-            drafts.offsets,
-            load.contexts,
-            other_rows=load.other_rows,
-            other_reads=load.other_reads,
-            tokens=load.worth,
-            seconds=drafting,
+        return self.cost.choice(
+            drafts,
+            self._calibration(drafts, load.tenants),
+            worth,
+            load,
+            seconds=self._draft_size.seconds(step.asked) + step.spent,
+            bearable=MOST_LOSS,
         )
-        if load.overlaps:  # who verifies nothing does not wait for the host
-            times[0] -= drafting
-        return tokens, times
-
-    def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
-        """`best`, or more if the account covers what seems to be lost by it."""
-        loss = seconds_lost(tokens, times, times[best] / tokens[best])
-        bearable = np.flatnonzero(loss <= MOST_LOSS * times[0])
-        taken = int(bearable[-1])
-        return taken if taken > best and self._account.covers(float(loss[taken])) else best
 
     def observe(self, step: StepFacts) -> None:
         """Learn what the step took and what its nodes were worth.

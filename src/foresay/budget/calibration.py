@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay import _core
-from foresay.arrays import Floats, Int32s, sizes_of
+from foresay.arrays import Floats, Int32s
 from foresay.budget.load import Tenants
 from foresay.draft import DraftBatch
 from foresay.drafter import ByTenant
@@ -45,50 +45,25 @@ _MEMORY_DRAFTS = 20.0  # drafts of a request that count
 _UNSCORED = 0.7  # chance of a node without a score: what prompt lookup reaches on copied text
 _REMEMBERED = 4096  # requests whose factor is kept
 _EDGES = 1 / (1 + np.exp(-np.linspace(-6.0, 6.0, 17)))  # of the classes: alike in log odds
-_NEW = (0.0, 0.0, 1.0)  # of a request without drafts
-_FADES = 1 - 1 / _MEMORY
-_FADES_DRAFTS = 1 - 1 / _MEMORY_DRAFTS
-_CLASSES = 2 * (len(_EDGES) + 1)  # of first and later tokens
-
-
-class _Table:
-    """What one tenant's nodes taught, by class."""
-
-    __slots__ = ("beyond", "gap", "seen")
-
-    def __init__(self) -> None:
-        self.seen = np.zeros(_CLASSES)
-        self.beyond = np.zeros(_CLASSES)  # accepted nodes more than were stated
-        self.gap = np.zeros(_CLASSES)
 
 
 class Calibration:
     """From what drafters state to chances; see above. The tenants and requests that were seen least
-    recently are forgotten."""
+    recently are forgotten. The arithmetic is the core's: csrc/budget/worth.hpp."""
 
     def __init__(self) -> None:
-        self._tables = ByTenant(_Table)
-        # Of the first tokens of a request's drafts: how many were expected and accepted, and the
-        # factor that comes of it; oldest first.
-        self._of: dict[int, tuple[float, float, float]] = {}
+        self._tables = ByTenant(lambda: _core.ClassTable(_EDGES, _PRIOR, _MEMORY))
+        self._factors = _core.RequestFactors(_PRIOR_DRAFTS, _MEMORY_DRAFTS, _REMEMBERED)
 
     def __call__(self, drafts: DraftBatch, tenants: Tenants = None) -> Float64s:
         """The chance of each node of `drafts`; never more than its parent's."""
-        names, rows = _rows(len(drafts), tenants)
-        gaps = [self._tables[name].gap for name in names]
-        if len(gaps) == 1:
-            of = drafts.tokens, drafts.parents, drafts.offsets, _scores(drafts)
-            return _core.calibrated(*of, _EDGES, gaps[0])
-        parents = drafts.flat_parents
-        stated, kinds = _classed(drafts, parents)
-        gap = np.stack(gaps)[rows.repeat(sizes_of(drafts.offsets)), kinds]
-        own = np.append(np.clip(stated + gap, 1e-6, 1 - 1e-9), 1.0)  # as in `calibrated`
-        return drafts.along_paths(own, np.multiply, parents)[:-1]
+        tables, rows = self._tables_of(len(drafts), tenants)
+        of = drafts.tokens, drafts.parents, drafts.offsets, _scores(drafts)
+        return _core.calibrated(*of, tables, rows)
 
     def factors(self, ids: Int64s) -> Float64s:
         """What to multiply the chances of each request's nodes by: at most 1."""
-        of = self._of
-        return np.array([of.get(request, _NEW)[2] for request in ids.tolist()])
+        return self._factors.of(ids)
 
     def observe(
         self,
@@ -101,35 +76,19 @@ class Calibration:
 
         ids  a number for each request, None: requests are not told apart
         """
-        names, rows = _rows(len(drafts), tenants)
-        gaps = np.concatenate([self._tables[name].gap for name in names])
-        given = drafts.tokens, drafts.parents, drafts.offsets, _scores(drafts)
-        counts, beyond, *of_roots = _core.lessons(*given, _EDGES, gaps, accepted, rows)
-        fades = _FADES**counts
-        for at, name in enumerate(names):
-            own = slice(at * _CLASSES, (at + 1) * _CLASSES)
-            table = self._tables[name]
-            table.seen = table.seen * fades[own] + counts[own]
-            table.beyond = table.beyond * fades[own] + beyond[own]
-            table.gap = table.beyond / (table.seen + _PRIOR)
-        if ids is not None:
-            self._observe_requests(ids.tolist(), *(each.tolist() for each in of_roots))
+        tables, rows = self._tables_of(len(drafts), tenants)
+        of = drafts.tokens, drafts.parents, drafts.offsets, _scores(drafts)
+        factors = None if ids is None else self._factors
+        _core.learn(*of, accepted, tables, rows, factors, ids)
 
-    def _observe_requests(
-        self, ids: list[int], roots: list[int], expected: list[float], accepted: list[int]
-    ) -> None:
-        """Learn from each request's first tokens, of which so many were expected and accepted."""
-        of = self._of
-        for request, nodes, chance, found in zip(ids, roots, expected, accepted, strict=True):
-            if not nodes:
-                continue
-            before = of.pop(request, _NEW)
-            wanted = before[0] * _FADES_DRAFTS + min(1.0, chance)
-            won = before[1] * _FADES_DRAFTS + found
-            factor = min(1.0, (won + _PRIOR_DRAFTS) / (wanted + _PRIOR_DRAFTS))
-            of[request] = wanted, won, factor
-        while len(of) > _REMEMBERED:
-            del of[next(iter(of))]
+    def _tables_of(self, requests: int, tenants: Tenants) -> tuple[list[_core.ClassTable], Int32s]:
+        """Each tenant's table once, and which one each request's is; None is the tenant of requests
+        that have none, or of whom it is not said."""
+        if tenants is None or tenants.count(None) == len(tenants):
+            return [self._tables[None]], np.zeros(requests, np.int32)
+        row = {tenant: at for at, tenant in enumerate(dict.fromkeys(tenants))}
+        tables = [self._tables[tenant] for tenant in row]
+        return tables, np.array([row[tenant] for tenant in tenants], np.int32)
 
 
 def _scores(drafts: DraftBatch) -> Floats:
@@ -141,22 +100,3 @@ def _scores(drafts: DraftBatch) -> Floats:
     if drafts.scores is not None and drafts.probs is None:
         return drafts.scores
     return (_UNSCORED**drafts.depths).astype(np.float32)
-
-
-def _classed(drafts: DraftBatch, parents: Int64s) -> tuple[Float64s, Int64s]:
-    """Each node's stated chance given its parent, and the class of that; as `calibrated` of
-    csrc/budget/ranking.cpp has it."""
-    scores = np.append(_scores(drafts).astype(np.float64), 1.0)
-    stated: Float64s = scores[:-1] / np.maximum(scores[parents[:-1]], 1e-9)
-    kinds = _EDGES.searchsorted(stated)
-    kinds += (_CLASSES // 2) * (parents[:-1] >= 0)
-    return stated, kinds
-
-
-def _rows(requests: int, tenants: Tenants) -> tuple[list[str | None], Int32s]:
-    """Each tenant once, and which one each request is of; None for requests that have none, or of
-    whom it is not said."""
-    if tenants is None or tenants.count(None) == len(tenants):
-        return [None], np.zeros(requests, np.int32)
-    row = {tenant: at for at, tenant in enumerate(dict.fromkeys(tenants))}
-    return list(row), np.array([row[tenant] for tenant in tenants], np.int32)

@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay import _core
-from foresay.arrays import Int32s
+from foresay.budget.load import Load
+from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
-__all__ = ["KNOTS", "Sample", "StepCost", "isotonic", "seconds_lost"]
+__all__ = ["KNOTS", "Choice", "Sample", "StepCost", "isotonic", "seconds_lost"]
 
 Number = float | NDArray[Any]
 
@@ -51,6 +52,20 @@ class Sample(NamedTuple):
     seconds: float
     keys: int = -1
     requests: int = 1
+
+
+class Choice(NamedTuple):
+    """What verifying drafted nodes makes and takes; see csrc/budget/ranking.hpp."""
+
+    order: NDArray[np.int64]
+    """The nodes that can still be committed, by falling gain: chance times worth."""
+    tokens: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    """[n]: of a step that verifies the first n of them."""
+    best: int
+    """The n with the most tokens per second."""
+    most: int
+    """The largest n that loses a bearable time against that."""
 
 
 class StepCost:
@@ -130,40 +145,44 @@ class StepCost:
         """`seconds` of one step, faster."""
         return self._level * sum(self._parts(rows, reads, keys, requests))
 
-    def expected(
+    def choice(
         self,
-        order: NDArray[np.int64],
-        gains: NDArray[np.float64],
-        offsets: Int32s,
-        contexts: NDArray[np.int64],
+        drafts: DraftBatch,
+        chances: NDArray[np.float64],
+        worth: NDArray[np.float64],
+        load: Load,
         *,
-        other_rows: int,
-        other_reads: int,
-        tokens: float,
         seconds: float,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[n]: the expected tokens and seconds of a step of requests with these contexts, if the
-        first n nodes of `order` are verified; each is expected to make `gains` tokens.
+        bearable: float,
+    ) -> Choice:
+        """How many nodes of these drafts to verify, and which.
 
-        offsets  which nodes belong to which request
-        other_rows, other_reads   what else is computed; its own time does not count
-        tokens, seconds   what the step makes and takes besides
+        chances   of each node
+        worth     of a token, by request
+        seconds   what the step takes besides
+        bearable  the share of a plain step's time that verifying more than the best may lose
         """
         knots, shape = self._arrays
         per_read, per_key, per_request = self._extras
-        return _core.expected(
-            order,
-            gains,
-            offsets,
-            contexts,
-            knots=knots,
-            shape=shape,
-            extras=(per_read, per_key, per_request),
-            level=self._level,
-            other_rows=other_rows,
-            other_reads=other_reads,
-            tokens=tokens,
-            seconds=seconds,
+        return Choice._make(
+            _core.choice(
+                drafts.parents,
+                drafts.offsets,
+                chances,
+                worth,
+                load.tokens_left,
+                load.contexts,
+                knots=knots,
+                shape=shape,
+                extras=(per_read, per_key, per_request),
+                level=self._level,
+                other_rows=load.other_rows,
+                other_reads=load.other_reads,
+                tokens=load.worth,
+                seconds=seconds,
+                overlaps=load.overlaps,
+                bearable=bearable,
+            )
         )
 
     def observe(

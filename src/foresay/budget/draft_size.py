@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay import _core
 from foresay.arrays import Int32s
 from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Load
@@ -40,8 +41,8 @@ class DraftSize:
 
     def __init__(self, most: int) -> None:
         self._took: dict[int, RecentMedian] = {}  # seconds of a draft, by nodes asked for
-        self._tried = np.zeros(most)  # verified per request and step, by place in the draft
-        self._won = np.zeros(most)  # accepted
+        # Nodes of a request and step by place in the draft: verified, and accepted.
+        self._tried, self._won = self._means = np.zeros((2, most))
         self._steps = 0
         self._plan = DraftSizePlan(0, 0, 0.0, 0.0)
         self._made_for = (0, 0, 0)  # cap, requests, and how many of them are asked for
@@ -121,12 +122,4 @@ class DraftSize:
             return  # its gain is not needed
         self._steps += 1
         rate = 1 / min(self._steps, MEMORY)
-        if not len(nodes):
-            for mean in (self._tried, self._won):
-                mean[:asked] -= mean[:asked] * rate
-            return
-        size = len(self._tried)
-        for mean, found in ((self._tried, None), (self._won, accepted)):
-            places = nodes if found is None else nodes[found]
-            count = np.bincount(places, minlength=size)[:asked]
-            mean[:asked] += (count / requests - mean[:asked]) * rate
+        _core.follow_places(self._means, nodes, accepted, asked, requests, rate)

@@ -13,13 +13,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 from foresay.verdict import Verdict, VerdictBatch
 
-__all__ = ["Load", "StepFacts", "Tenants", "within_max_tokens"]
+__all__ = ["Load", "StepFacts", "Tenants", "check_drafts_of", "within_max_tokens"]
 
 Int64s: TypeAlias = NDArray[np.int64]
 Float64s: TypeAlias = NDArray[np.float64]
@@ -75,12 +76,12 @@ class Load:
     @cached_property
     def keys(self) -> int:
         """The tokens of all decoding requests together."""
-        return int(self.contexts.sum())
+        return sum(self.contexts.tolist())  # sooner than numpy's, for as few as a step has
 
     @cached_property
     def fewest_left(self) -> int:
         """The smallest of `tokens_left`; without requests, a large number."""
-        return int(self.tokens_left.min()) if len(self.tokens_left) else 1 << 62
+        return min(self.tokens_left.tolist(), default=1 << 62)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,10 +116,8 @@ class StepFacts:
         batch = VerdictBatch.of(verdicts)
         if not len(chosen.keep):
             return cls(load, chosen, _NONE, len(batch.tokens), seconds, draft_seconds)
-        accepted = np.zeros(len(chosen.keep), bool)
-        starts = chosen.proposal.offsets[:-1]
-        accepted[batch.path + starts.repeat(sizes_of(batch.path_offsets))] = True
-        accepted = accepted[chosen.keep]
+        paths = batch.path, batch.path_offsets
+        accepted = _core.accepted(*paths, chosen.proposal.offsets, chosen.keep).view(np.bool_)
         return cls(load, chosen, accepted, len(batch.tokens), seconds, draft_seconds)
 
 
@@ -130,11 +129,16 @@ def within_max_tokens(drafts: DraftBatch, load: Load) -> Bools:
 
     Raises: InputError for a number of drafts that does not fit the load.
     """
-    if len(drafts) != len(load):
-        raise InputError(
-            f"there are {len(drafts)} drafts for {len(load)} requests; expected one each"
-        )
+    check_drafts_of(drafts, load)
     if not len(drafts.tokens) or drafts.largest < load.fewest_left:
         return np.ones(len(drafts.tokens), bool)
     within: Bools = drafts.depths < load.tokens_left.repeat(sizes_of(drafts.offsets))
     return within
+
+
+def check_drafts_of(drafts: DraftBatch, load: Load) -> None:
+    """Refuse a number of drafts that does not fit the load. Raises: InputError."""
+    if len(drafts) != len(load):
+        raise InputError(
+            f"there are {len(drafts)} drafts for {len(load)} requests; expected one each"
+        )

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay import _core
 from foresay.arrays import Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
@@ -51,41 +52,30 @@ class SelectedNodes:
         """The kept nodes' places in the proposal, int64[N']."""
         return self.keep.nonzero()[0]
 
-    @cached_property
+    @property
     def nodes(self) -> Int32s:
         """The kept nodes' numbers, each in its own draft, int32[N']."""
-        counts = sizes_of(self.drafts.offsets)
-        return self.flat.astype(np.int32) - self.proposal.offsets[:-1].repeat(counts)
+        return self._packed[1]
 
-    @cached_property
+    @property
     def drafts(self) -> DraftBatch:
         """What the target computes: the kept nodes packed, in the old order.
 
         Raises: InputError for a node that is kept without its parent.
         """
-        proposal, flat = self.proposal, self.flat
-        if len(flat) == len(proposal.tokens):
-            return proposal
-        bounds = flat.searchsorted(proposal.offsets).astype(np.int32)
-        place = np.full(len(self.keep) + 1, -2, np.int32)
-        place[-1] = -1  # of what stands above all roots
-        place[flat] = np.arange(len(flat), dtype=np.int32)
-        parents = place[proposal.flat_parents[flat]]
-        if (parents < -1).any():
-            raise InputError(
-                f"node {flat[(parents < -1).argmax()]} of a proposal is kept without its parent; "
-                "expected the parent of each node that is kept"
-            )
-        roots = parents < 0
-        parents -= bounds[:-1].repeat(sizes_of(bounds))
-        parents[roots] = -1
-        return DraftBatch._trusted(
-            proposal.tokens[flat],
-            parents,
-            bounds,
-            None if proposal.scores is None else proposal.scores[flat],
-            None if proposal.probs is None else proposal.probs[flat],
+        return self._packed[0]
+
+    @cached_property
+    def _packed(self) -> tuple[DraftBatch, Int32s]:
+        given = self.proposal
+        tokens, parents, offsets, scores, nodes = _core.packed(
+            given.tokens, given.parents, given.offsets, given.scores, self.keep
         )
+        if len(tokens) == len(given.tokens):
+            return given, nodes
+        kept = None if given.scores is None else scores
+        probs = None if given.probs is None else given.probs[self.flat]
+        return DraftBatch._trusted(tokens, parents, offsets, kept, probs), nodes
 
     def numbered(self, verdicts: Sequence[Verdict]) -> VerdictBatch:
         """Verdicts on the packed `drafts` as verdicts on the proposal, which all others know.
@@ -102,8 +92,7 @@ class SelectedNodes:
             )
         if self.drafts is self.proposal:
             return batch
-        starts = self.drafts.offsets[:-1].repeat(sizes_of(batch.path_offsets))
-        path = self.nodes[batch.path + starts]
+        path = _core.numbered(batch.path, batch.path_offsets, self.drafts.offsets, self.nodes)
         topk, rows = batch.topk, batch.topk_offsets
         if topk is not None and rows is not None:
             topk, rows = self._numbered_rows(topk, rows)

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import gt
 from typing import Any, TypeVar
 
 import numpy as np
@@ -200,7 +201,8 @@ class CheckedDrafter:
             check_lengths(len(requests), len(drafts), "drafts")
             if not len(drafts.tokens):
                 return Proposal(drafts)
-            if (sizes_of(drafts.offsets) > budgets).any():
+            sizes = sizes_of(drafts.offsets).tolist()
+            if any(map(gt, sizes, budgets)):
                 raise InputError(f"a draft has more nodes than its budget of {max(budgets)}")
             probs = self._probs(requests, given)
         except Exception as error:
@@ -235,6 +237,8 @@ class CheckedDrafter:
         """The distributions that drafted tokens were sampled from, for requests under rule
         rejection. Rule match does not need them."""
         probs: dict[int, Floats] = {}
+        if isinstance(given, DraftBatch) and given.probs is None:
+            return probs
         for at, request in enumerate(requests):
             if not request.rejects:
                 continue
@@ -269,15 +273,15 @@ class CheckedDrafter:
         self.catch_up()
         if self._drafter is None:
             return
-        sizes = sizes_of(verdicts.offsets).tolist()
-        told = [r for r, size in zip(requests, sizes, strict=True) if size and r.begun]
+        sizes, told = sizes_of(verdicts.offsets).tolist(), requests
+        if 0 in sizes or False in [request.begun for request in requests]:
+            pairs = zip(requests, sizes, strict=True)
+            kept = [at for at, (r, size) in enumerate(pairs) if size and r.begun]
+            told = [requests[at] for at in kept]
+            verdicts = VerdictBatch.of([verdicts[at] for at in kept])
         if not told:
             return
         self._open.difference_update([request.number for request in told])
-        if len(told) < len(requests):
-            pairs = zip(requests, sizes, strict=True)
-            kept = [at for at, (r, size) in enumerate(pairs) if size and r.begun]
-            verdicts = VerdictBatch.of([verdicts[at] for at in kept])
         # A copy: whatever the drafter does with it, the step goes on.
         self._untold = [request.state for request in told], verdicts.copy()
         if not later:

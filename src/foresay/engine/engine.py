@@ -331,10 +331,9 @@ class Engine:
         if drafting and True in [request.rejects for request in decoding]:
             # For drafts that may be sampled, memory is reserved before they are sampled: the size
             # of a draft can depend on its tokens (see `with_all_sampled`).
-            budgets = [
-                0 if r.rejects and n and not self.scheduler.reserve(r, n) else n
-                for r, n in zip(decoding, budgets, strict=True)
-            ]
+            asked = [n if r.rejects else 0 for r, n in zip(decoding, budgets, strict=True)]
+            fits = self.scheduler.reserve(decoding, asked)
+            budgets = [n if fit else 0 for n, fit in zip(budgets, fits, strict=True)]
             drafting = any(budgets)
         pricing = self._pricing if drafting and self.drafter.weighs else None
         if pricing is not None:

@@ -62,8 +62,8 @@ class Counted(Hashable, Protocol):
     """Its statistics without what its ledger has."""
     ledger: Ledger | None
 
-    @property
-    def finished(self) -> bool: ...
+    finish_reason: Any
+    """None while it runs."""
 
 
 class Ledger:
@@ -96,7 +96,7 @@ class Ledger:
         self._table[:, _DRAFTED] += drafted
         self._table[:, _ACCEPTED] += accepted
         for request in requests:
-            if request.finished:  # who holds its statistics has all of them now
+            if request.finish_reason is not None:  # who holds its statistics has all of them now
                 self.settle(request)
 
     def settle(self, request: Counted) -> None:

@@ -71,6 +71,11 @@ class Pages:
         """How many pages `holder` holds."""
         return self._held.get(holder, 0)
 
+    @property
+    def held_by(self) -> Mapping[Hashable, int]:
+        """The pages of all holders, for who asks of many. Valid until: the next change."""
+        return self._held
+
     def holds(self, holder: Hashable) -> bool:
         """Whether `holder` holds pages.
 

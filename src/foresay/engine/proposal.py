@@ -62,14 +62,16 @@ def with_all_sampled(chosen: SelectedNodes, proposal: Proposal, load: Load) -> S
 
 
 def that_fits(
-    requests: Sequence[Request], chosen: SelectedNodes, reserve: Callable[[Request, int], bool]
+    requests: Sequence[Request],
+    chosen: SelectedNodes,
+    reserve: Callable[[Sequence[Request], Sequence[int]], list[bool]],
 ) -> SelectedNodes:
-    """The drafts for which there is memory: `reserve` holds it for so many nodes of a request, and
-    says whether it could."""
-    if not len(chosen.drafts.tokens):
+    """The drafts for which there is memory: `reserve` holds it for so many nodes of each request,
+    and says for which it could."""
+    drafts = chosen.drafts
+    if not len(drafts.tokens):
         return chosen
-    sizes = sizes_of(chosen.drafts.offsets).tolist()
-    fits = [not size or reserve(one, size) for one, size in zip(requests, sizes, strict=True)]
+    fits = reserve(requests, sizes_of(drafts.offsets).tolist())
     if all(fits):
         return chosen
     return chosen.only(np.repeat(fits, sizes_of(chosen.proposal.offsets)))

@@ -226,7 +226,7 @@ class Request:
             return "stop"
         if self.last in self._ask.stops:
             return "stop"
-        return "length" if self.tokens_left == 0 else None
+        return "length" if self.length == self.most else None
 
     def ask(self) -> VerificationInput:
         """The sampling parameters and text for the next verification.

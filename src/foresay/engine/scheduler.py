@@ -71,23 +71,23 @@ class Scheduler:
         """
         self.mend()
         self._whole = False
+        held = self.pages.held_by
+        behind: set[Request] = set()  # have more than one token to compute
         for request in list(self.running):
             # Requests preempted for another are not running any more.
             if request.paused or (kv := request.kv) is None:
                 continue
-            if kv.length >= request.length:
-                kv.cut(request.length - 1)  # what a drafter that shares it left there
-            if self.pages.held(request) != pages_of(request.length + 1):
-                self._hold(request, request.length + 1)
+            length, stored = request.length, kv.length
+            if stored >= length:
+                kv.cut(length - 1)  # what a drafter that shares it left there
+            elif stored + 1 < length:
+                behind.add(request)
+            if held.get(request) != (length + PAGE) // PAGE:  # `pages_of` of one token more
+                self._hold(request, length + 1)
         ready = [request for request in self.running if not request.paused][: self.max_running]
         room = self.max_running - len(ready)
-        turns: list[ScheduledRequest] = []
-        long: list[Request] = []
-        for request in ready:
-            if request.kv is not None and request.length - request.kv.length == 1:
-                turns.append(request.decode_turn)
-            else:
-                long.append(request)
+        long = [request for request in ready if request in behind] if behind else []
+        turns = [request.decode_turn for request in ready if request not in behind]
         rows = self.max_rows - len(turns)
         for request in long:
             if rows > 0:
@@ -126,12 +126,19 @@ class Scheduler:
         """Whether no request could take part in a step: there is none, or all are paused."""
         return all(request.paused for request in chain(self.running, self.waiting))
 
-    def reserve(self, request: Request, nodes: int) -> bool:
-        """Hold memory for `nodes` drafted tokens after the request's text; False if there is none.
+    def reserve(self, requests: Sequence[Request], nodes: Sequence[int]) -> list[bool]:
+        """Hold memory for so many drafted tokens after each request's text; False where there is
+        none. For no tokens nothing is done.
 
-        Mutates: the pages, which the request holds until its next step.
+        Mutates: the pages, which the requests hold until their next step.
         """
-        return self.pages.hold(request, len(request) + nodes)
+        held, hold = self.pages.held_by, self.pages.hold
+        return [
+            not more
+            or held.get(request) == pages_of(request.length + more)
+            or hold(request, request.length + more)
+            for request, more in zip(requests, nodes, strict=True)
+        ]
 
     def mend(self) -> None:
         """After an interrupted method: unused memory is free again. A request that was about to be

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
@@ -115,7 +114,7 @@ def parts_of(step: Step, target: Target) -> StepParts:
     turns, drafts = step.turns, step.chosen.drafts
     requests = step.decoding
     if len(requests) == len(turns) and not step.load.other_rows:  # all of them decode
-        kvs = [r.kv for r in requests if r.kv is not None]
+        kvs = [kv for r in requests if (kv := r.kv) is not None]
         last = np.array([r.last for r in requests], np.int32)
         before = step.load.contexts.astype(np.int32) - 1
         return StepParts.decoding(target, kvs, last, drafts, before)
@@ -168,12 +167,14 @@ def append_committed(requests: Sequence[Request], verdicts: VerdictBatch) -> Non
     """Add each verdict's tokens to the text of its request, and a step to its statistics."""
     tokens, bounds = verdicts.tokens, verdicts.offsets.tolist()
     listed = tokens.tolist()
-    for request, (begin, end) in zip(requests, pairwise(bounds), strict=True):
+    begin = 0
+    for request, end in zip(requests, bounds[1:], strict=True):
         if end - begin == 1:
             request.append_one(listed[begin])
         elif end > begin:
             request.append(tokens[begin:end])
         request.counted.steps += 1
+        begin = end
 
 
 def until_texts_end(
@@ -185,6 +186,8 @@ def until_texts_end(
     failures = dict(verified.failures)
     sizes = sizes_of(verified.verdicts.offsets).astype(np.int64)
     texts = [request.answer for request in step.decoding]
+    if texts.count(None) == len(texts):
+        return sizes, failures
     for at, text in enumerate(texts):
         if text is None:
             continue

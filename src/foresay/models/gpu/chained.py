@@ -44,6 +44,8 @@ class Ahead:
     @classmethod
     def of(cls, weights: Tensor, begin: int, size: int) -> Ahead:
         """So many bytes of these weights from there on, as far as there are."""
+        if not size:
+            return NOTHING
         each = weights.element_size()
         part = weights.view(-1)[begin // each : (begin + size) // each]
         return cls(part) if part.nbytes >= 16 and chained(weights.device)["chained"] else NOTHING

@@ -89,6 +89,21 @@ def candidates(smoke: bool, without: Sequence[str] = ()) -> dict[str, Tuning]:
     return {name: its for name, its in found.items() if name not in without}
 
 
+def for_case(case: Case, choices: Mapping[str, Tuning]) -> dict[str, Tuning]:
+    """Those that may change this step: two tiles only where a text fills one; what one kernel
+    fetches only where few keys are read, else the sets."""
+    shapes = MODELS[case.model]
+    group = shapes["num_attention_heads"] // shapes["num_key_value_heads"]
+    large = 1 + case.nodes > 64 // group
+    tiles, single = CHANGES["tiles"], {name for kind in FETCH for name in CHANGES[kind]}
+    few = case.batch * case.context < 100_000
+    return {
+        name: its
+        for name, its in choices.items()
+        if (large or name not in tiles) and (few or name not in single)
+    }
+
+
 def best_of(done: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, Any]:
     """The changes of the fastest choice of that kind over these cases, if it is right in all that
     have it and faster than what it is built on: the defaults, or `deep`."""

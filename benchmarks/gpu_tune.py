@@ -39,7 +39,17 @@ from foresay.models.gpu.load import random_target
 from foresay.models.gpu.target import GpuTarget
 from foresay.models.gpu.tuning import Tuning
 from gpu_bench import filled, said, step_of
-from gpu_choices import CASES, MODELS, OTHER_BITS, STANDARD, TINY, Case, candidates, together
+from gpu_choices import (
+    CASES,
+    MODELS,
+    OTHER_BITS,
+    STANDARD,
+    TINY,
+    Case,
+    candidates,
+    for_case,
+    together,
+)
 
 FAR = 0.05  # how far logits of other bits may be, by norms
 
@@ -116,12 +126,11 @@ def measured(
 ) -> dict[str, dict[str, Any]]:
     """Of each choice: good, ms, and its ratio to the defaults; or its error."""
     device, step = "cpu" if smoke else "cuda", step_of(target, kvs, case.nodes)
-    rows = (1 + case.nodes) * target.decoder.heads.group
-    some = {name: its for name, its in choices.items() if its.groups == 1 or rows > 64}
+    some = for_case(case, choices)
     found = tried(target, step, some, device)
     ready = {name: some[name] for name, one in found.items() if "error" not in one}
     count = 12 if case.batch * case.context < 10_000 else 5
-    took = timed(target, step, ready, count, 1 if smoke else 4, device)
+    took = timed(target, step, ready, count, 1 if smoke else 3, device)
     for name, ms in took.items():
         found[name] |= {"ms": round(ms, 4), "ratio": round(ms / took["defaults"], 4)}
     return found
@@ -165,7 +174,8 @@ def run_model(model: str, options: Namespace, until: float) -> None:
 def compile_case(number: int) -> None:
     """Compile what a case needs, over one layer: its choices from another one on in each process,
     so that each finds what the others have compiled."""
-    case, choices = CASES[number], candidates(False)
+    case = CASES[number]
+    choices = for_case(case, candidates(False))
     target = made(case.model, [case], False, layers=1)
     step = step_of(target, filled(target, case.batch, case.context), case.nodes)
     names = list(choices)

@@ -87,3 +87,15 @@ def test_the_best_of_each_kind_are_tried_together() -> None:
     assert found["best by kernel"] == Tuning(known=True, flat=True, lean=True, attend=8 * mb)
     assert found["best as a set"].first_norm == 4 * mb
     assert choices.together({}) == dict.fromkeys(found, Tuning())
+
+
+def test_a_step_is_measured_with_what_may_change_it() -> None:
+    choices = script("gpu_choices")
+    every = choices.candidates(False)
+    assert len({*every.values()}) == len(every)
+    counts = {case.name: choices.for_case(case, every) for case in choices.CASES}
+    tiles = {name for name, its in every.items() if its.groups == 2}
+    fewer = {name for name, some in counts.items() if not tiles & some.keys()}
+    assert {*counts} - fewer == {"1.5B 1x1024 +16", "8B 1x32768 +16"}
+    assert "attend 8" in counts["8B 1x32768"] and "attend 8" not in counts["8B 128x2048"]
+    assert "all 5+8+4+4+5" in counts["8B 128x2048"]

@@ -14,15 +14,14 @@ constexpr uint32_t kBlock = PagePool::kPage;  // keys that are read at once
 struct Range {
     uint32_t blocks, size;  // up to so many blocks, chunks of this size
 };
-constexpr Range kChunks[] = {{16, 2}, {32, 4}, {UINT32_MAX, 16}};
 
 /// The chunk that a block is in, and its first block and the one behind its last.
 struct Chunk {
     uint32_t number, begin, end;
 };
-Chunk chunk_of(uint32_t block) {
+Chunk chunk_of(uint32_t block, uint32_t first) {
     uint32_t before = 0, from = 0;
-    for (const Range& range : kChunks) {
+    for (const Range range : {Range{16, first}, Range{32, 4}, Range{UINT32_MAX, 16}}) {
         if (block < range.blocks) {
             const uint32_t inner = (block - from) / range.size;
             return {before + inner, from + inner * range.size, from + (inner + 1) * range.size};
@@ -34,10 +33,12 @@ Chunk chunk_of(uint32_t block) {
 
 }  // namespace
 
-PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows)
+PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows,
+                     uint32_t chunk)
     : texts_(std::move(texts)), offsets_(std::move(offsets)) {
     check_parts("the step", offsets_, texts_.size(), parents.size());
     if (texts_.empty() || !tile_rows) throw InputError("the step has ", texts_.size(), " texts in tiles of ", tile_rows, " rows; expected at least 1 of each");
+    if (!chunk || 16 % chunk) throw InputError("the first chunks have ", chunk, " blocks; expected 1, 2, 4, 8 or 16");
     for (size_t i = 0; i < texts_.size(); ++i)
         if (!texts_[i] || &texts_[i]->pool() != &texts_[0]->pool()) throw InputError("text ", i, " is of another memory; expected texts of one target");
     std::vector<PagedText*> sorted = texts_;
@@ -60,7 +61,7 @@ PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets
     for (size_t i = 0; i < texts_.size(); ++i) {
         const auto first = static_cast<uint32_t>(offsets_[i]), count = static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]);
         add_paths(*texts_[i], parents.subspan(first, count), first);
-        add_items(*texts_[i], first, count, tile_rows);
+        add_items(*texts_[i], first, count, tile_rows, chunk);
     }
 }
 
@@ -90,7 +91,7 @@ void PagedStep::add_paths(const PagedText& text, std::span<const int32_t> parent
     }
 }
 
-void PagedStep::add_items(const PagedText& text, uint32_t first, uint32_t rows, uint32_t tile_rows) {
+void PagedStep::add_items(const PagedText& text, uint32_t first, uint32_t rows, uint32_t tile_rows, uint32_t chunk) {
     const uint32_t stored = text.length();
     const auto pages = static_cast<int32_t>(heap_.size());
     for (uint32_t block = 0; block < stored / kBlock; ++block) heap_.push_back(text.slot(block * kBlock) / static_cast<int32_t>(kBlock));
@@ -98,18 +99,18 @@ void PagedStep::add_items(const PagedText& text, uint32_t first, uint32_t rows, 
         size = std::min(tile_rows, first + rows - begin);
         const auto [low, high] = std::minmax_element(positions_.begin() + begin, positions_.begin() + begin + size);
         const auto [from, to] = std::minmax_element(row_paths_.begin() + begin, row_paths_.begin() + begin + size);
-        const uint32_t last = static_cast<uint32_t>(*high) / kBlock, chunks = chunk_of(last).number + 1;
+        const uint32_t last = static_cast<uint32_t>(*high) / kBlock, chunks = chunk_of(last, chunk).number + 1;
         for (uint32_t row = begin; row < begin + size; ++row) {
             first_results_[row] = static_cast<int32_t>(results_ + row - begin);
             strides_[row] = static_cast<int32_t>(size);
             counts_[row] = static_cast<int32_t>(chunks);
         }
         for (uint32_t block = 0; block <= last;) {
-            const Chunk chunk = chunk_of(block);
+            const Chunk its = chunk_of(block, chunk);
             for (const uint32_t field : {begin, size, static_cast<uint32_t>(pages), stored, static_cast<uint32_t>(*from), static_cast<uint32_t>(*to) + 1,
-                                         chunk.begin, std::min(chunk.end, last + 1), results_, static_cast<uint32_t>(*low)})
+                                         its.begin, std::min(its.end, last + 1), results_, static_cast<uint32_t>(*low)})
                 items_.push_back(static_cast<int32_t>(field));
-            results_ += size, block = chunk.end;
+            results_ += size, block = its.end;
         }
     }
 }

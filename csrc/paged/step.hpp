@@ -29,8 +29,9 @@ public:
 
     /// Text i has the rows offsets[i] up to offsets[i + 1]; parents count within a text's rows, -1 follows what is stored. Makes
     /// room in the texts, which must live as long as the step. Throws InputError, and std::bad_alloc where the pool has too few
-    /// pages; then texts keep what is stored.
-    PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows);
+    /// pages; then texts keep what is stored. `chunk`: blocks of the first chunks, up to position 1,024: 1, 2, 4, 8 or 16.
+    PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows,
+              uint32_t chunk = 2);
 
     uint32_t rows() const noexcept { return static_cast<uint32_t>(positions_.size()); }
     uint32_t items() const noexcept { return static_cast<uint32_t>(items_.size() / kItemFields); }
@@ -47,7 +48,7 @@ public:
 
 private:
     void add_paths(const PagedText& text, std::span<const int32_t> parents, uint32_t first);
-    void add_items(const PagedText& text, uint32_t first, uint32_t rows, uint32_t tile_rows);
+    void add_items(const PagedText& text, uint32_t first, uint32_t rows, uint32_t tile_rows, uint32_t chunk);
 
     std::vector<PagedText*> texts_;
     std::vector<int32_t> offsets_;

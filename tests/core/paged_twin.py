@@ -62,7 +62,9 @@ class Memory:
                     some = slice(at, min(at + _AT_ONCE, group.stop))
                     self.held[target[some]] = self.held[source[some]]
 
-    def step(self, texts: Sequence[Text], parents: Sequence[list[int]], tile: int = 8) -> PagedStep:
+    def step(
+        self, texts: Sequence[Text], parents: Sequence[list[int]], tile: int = 8, chunk: int = 2
+    ) -> PagedStep:
         """A step that is computed: each row's keys are written to its slot.
 
         Raises: what PagedStep does; then nothing has changed.
@@ -71,7 +73,7 @@ class Memory:
         pages = [text.pages for text in texts]
         for text in texts:
             text.rows, text.parents = [], []
-        step = PagedStep(tuple(pages), offsets, int32s(chain(*parents)), tile)
+        step = PagedStep(tuple(pages), offsets, int32s(chain(*parents)), tile, chunk)
         self.copy()
         step.end()
         for text, own in zip(texts, parents, strict=True):
@@ -110,11 +112,12 @@ Seen = list[tuple[int, int, list[tuple[int, int]]]]
 the block, and the slot."""
 
 
-def chunk_of(block: int) -> int:
-    """By position alone: 8 chunks of 2 blocks, then 4 of 4, then of 16."""
+def chunk_of(block: int, size: int = 2) -> int:
+    """By position alone: 16 blocks in chunks of that size, then 4 chunks of 4, then of 16."""
     if block < 16:
-        return block // 2
-    return 8 + (block - 16) // 4 if block < 32 else 12 + (block - 32) // 16
+        return block // size
+    begin = 16 // size
+    return begin + (block - 16) // 4 if block < 32 else begin + 4 + (block - 32) // 16
 
 
 def read_as_attend_does(

@@ -159,7 +159,8 @@ def test_every_row_sees_its_text_and_its_ancestors(seed: int) -> None:
             memory.step([text], [list(range(-1, count - 1))])
             keep([text], [list(range(count))])
     parents = [tree(rng, rng.choice([1, 2, 9, 33, 80])) for _ in texts]
-    step = memory.step(texts, parents, tile=rng.choice([1, 4, 10, 21, 64, HUGE]))
+    size = rng.choice([1, 2, 2, 4, 8, 16])
+    step = memory.step(texts, parents, rng.choice([1, 4, 10, 21, 64, HUGE]), size)
     assert step.rows == sum(map(len, parents))
     rows, items = step.rows + rng.choice([0, 5]), step.items + rng.choice([0, 3])
     buffer = np.full(step.size(rows, items) + 3, -9, np.int32)
@@ -187,7 +188,7 @@ def test_every_row_sees_its_text_and_its_ancestors(seed: int) -> None:
                 for position in range(max(len(path) - window, 0) if window else 0, len(path)):
                     key = position % BLOCK, place[path[position]]
                     wanted.setdefault(position // BLOCK, []).append(key)
-                found = [(chunk_of(block), block, keys) for block, keys in wanted.items()]
+                found = [(chunk_of(block, size), block, keys) for block, keys in wanted.items()]
                 assert seen[row] == found, (window, row)
                 row += 1
 
@@ -269,6 +270,8 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a text kept twice": (lambda: keep_together((begun(0),) * 2, ints(), ints(0, 0, 0)), "twice"),
     "no texts": (lambda: stepped(texts=[], offsets=ints(0), parents=ints()), "has 0 texts"),
     "no tiles": (lambda: stepped(tile_rows=0), "tiles of 0 rows"),
+    "empty chunks": (lambda: stepped(chunk=0), "the first chunks have 0 blocks; expected 1, 2"),
+    "odd chunks": (lambda: stepped(chunk=3), "the first chunks have 3 blocks"),
     "few offsets": (lambda: stepped(offsets=ints(0, 3)), "the step"),
     "offsets backwards": (lambda: stepped(offsets=ints(0, 4, 3)), "the step"),
     "offsets beyond": (lambda: stepped(offsets=ints(0, 2, 4)), "the step"),

@@ -15,12 +15,15 @@ from core.arrays import ints
 from core.paged_twin import BLOCK, path_to
 from foresay._core import PagedStep, PagedText, PagePool
 from foresay.models.gpu.attention import Heads, attention, tile_rows
+from foresay.models.gpu.chained import NOTHING
 from foresay.models.gpu.elementwise import add_and_norm, copy_slots, embed, rotate_and_store
 from foresay.models.gpu.inputs import Staging, StepInputs
 from foresay.models.gpu.products import Matrix, Shape, gated_product, matrix_of, product
+from foresay.models.gpu.tuning import Tuning
 from models.on_gpu import CUDA, DEVICE, needs_kernels
 
 pytestmark = needs_kernels
+STANDARD = Tuning()
 
 
 @pytest.fixture
@@ -56,7 +59,11 @@ class Attention(NamedTuple):
 
 
 def attended(
-    case: Attention, values: list[tuple[Tensor, Tensor, Tensor]], dtype: torch.dtype
+    case: Attention,
+    values: list[tuple[Tensor, Tensor, Tensor]],
+    dtype: torch.dtype,
+    tuning: Tuning = STANDARD,
+    **more: Any,
 ) -> list[Tensor]:
     """By the kernels: [rows, queries, width] of each text. `values`: query, keys, values."""
     padded = max(1 << (case.width - 1).bit_length(), 16)
@@ -71,7 +78,7 @@ def attended(
     counts = [len(parents) for _, parents in case.texts]
     offsets = np.cumsum([0, *counts]).astype(np.int32)
     parents = ints(*chain(*(parents for _, parents in case.texts)))
-    step = PagedStep(tuple(texts), offsets, parents, tile_rows(heads))
+    step = PagedStep(tuple(texts), offsets, parents, tile_rows(heads) * tuning.groups, tuning.chunk)
     step.end()
     for text, (_, *both) in zip(texts, values, strict=True):
         slots = torch.from_numpy(text.slots().astype(np.int64))
@@ -89,9 +96,10 @@ def attended(
     results = numbers(step.results * case.queries * padded, seed=7)
     states = numbers(2 * step.results * case.queries, seed=7)
     out = query.new_zeros(rows, case.queries * case.width)
+    inputs = StepInputs.of(staging.buffer, rows, items, tuning.groups)
     attention(
-        query, memory[0], memory[1], StepInputs.of(staging.buffer, rows, items), results, states,
-        out, heads, scaling=case.width**-0.5, window=case.window, cap=case.cap,
+        query, memory[0], memory[1], inputs, results, states, out, heads,
+        scaling=case.width**-0.5, window=case.window, cap=case.cap, tuning=tuning, **more,
     )  # fmt: skip
     assert not out[step.rows :].any()
     found = out[: step.rows].view(-1, case.queries, case.width)
@@ -259,7 +267,7 @@ def test_embedding_and_norms(above: bool) -> None:
     for biased, with_after in ((True, False), (False, True)):
         add_and_norm[(rows,)](
             parts, rows * width, bias, after, residual, norm, out, width, 1e-5, parts=2,
-            biased=biased, after=with_after, **how,
+            biased=biased, after=with_after, **NOTHING.arguments(), **how,
         )  # fmt: skip
         added = parts.double().sum(0) + biased * bias.double()
         right = right + (normed(added, after, above) if with_after else added)
@@ -284,7 +292,7 @@ def test_keys_are_turned_by_their_position_and_stored_in_their_slot(biased: bool
         parts, rows * heads * width, *biases, *norms, angles.cos(), angles.sin(), *sent, query,
         memory[0], memory[1], 1e-5, parts=2, queries=queries, key_heads=keys, width=width,
         turned=turned, padded=padded, block=BLOCK, biased=biased, normed=biased, above_one=False,
-        chained=False, num_warps=1,
+        chained=False, num_warps=1, **NOTHING.arguments(),
     )  # fmt: skip
     x = (parts.sum(0) + torch.cat(biases)).view(rows, heads, width).double()
     if biased:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from foresay.models.gpu.chained import begin_early, wait_for_kernel_before
+from foresay.models.gpu.chained import begin_early, fetch_ahead, wait_for_kernel_before
 
 __all__ = ["add_and_norm", "copy_slots", "embed", "rotate_and_store"]
 
@@ -52,14 +52,20 @@ def sum_of_parts(parts_at, parts: tl.constexpr, between, at, inside):  # type: i
 
 @triton.jit  # type: ignore[untyped-decorator]
 def add_and_norm(  # type: ignore[no-untyped-def]
-    parts_at, between, bias_at, after_at, residual_at, norm_at, out_at, width, eps,
-    parts: tl.constexpr, padded: tl.constexpr, biased: tl.constexpr, after: tl.constexpr,
-    above_one: tl.constexpr, chained: tl.constexpr,
+    parts_at, between, bias_at, after_at, residual_at, norm_at, out_at, width, eps, ahead_at,
+    ahead_bytes, parts: tl.constexpr, padded: tl.constexpr, biased: tl.constexpr,
+    after: tl.constexpr, above_one: tl.constexpr, fetchers: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """A product, with its bias, is added to the residual, normed before if `after`; out: the norm
     of the sum."""
     begin_early(chained)
-    row = tl.program_id(0).to(tl.int64)
+    program = tl.program_id(0)
+    if fetchers:
+        if program < fetchers:
+            fetch_ahead(ahead_at, ahead_bytes, program, fetchers)
+            return
+        program -= fetchers
+    row = program.to(tl.int64)
     at = tl.arange(0, padded)
     inside = at < width
     wait_for_kernel_before(chained)
@@ -77,15 +83,22 @@ def add_and_norm(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def rotate_and_store(  # type: ignore[no-untyped-def]
     parts_at, between, query_bias_at, key_bias_at, value_bias_at, query_norm_at, key_norm_at,
-    cosines_at, sines_at, positions_at, slots_at, query_at, keys_at, values_at, eps,
-    parts: tl.constexpr, queries: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr,
-    turned: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, biased: tl.constexpr,
-    normed: tl.constexpr, above_one: tl.constexpr, chained: tl.constexpr,
+    cosines_at, sines_at, positions_at, slots_at, query_at, keys_at, values_at, eps, ahead_at,
+    ahead_bytes, parts: tl.constexpr, queries: tl.constexpr, key_heads: tl.constexpr,
+    width: tl.constexpr, turned: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
+    biased: tl.constexpr, normed: tl.constexpr, above_one: tl.constexpr, fetchers: tl.constexpr,
+    chained: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: of queries and keys RoPE, after their norm if there is one; queries go
     to their buffer, keys and values to their slot."""
     begin_early(chained)
     row, head = tl.program_id(0), tl.program_id(1)
+    if fetchers:
+        if row < fetchers:
+            heads = tl.num_programs(1)
+            fetch_ahead(ahead_at, ahead_bytes, row * heads + head, fetchers * heads)
+            return
+        row -= fetchers
     position = tl.load(positions_at + row).to(tl.int64)
     slot = tl.load(slots_at + row)
     wait_for_kernel_before(chained)

@@ -25,6 +25,7 @@ class StepInputs:
     tokens, positions, slots, row_paths    of each row
     first_results, strides, counts         of each row: where its chunks' results are
     items, path_slots, path_ends, heap     what the rows attend to
+    tiles                                  of attention that an item has, at most
     """
 
     row_capacity: int
@@ -40,13 +41,14 @@ class StepInputs:
     path_slots: Tensor
     path_ends: Tensor
     heap: Tensor
+    tiles: int = 1
 
     @classmethod
-    def of(cls, buffer: Tensor, rows: int, items: int) -> StepInputs:
+    def of(cls, buffer: Tensor, rows: int, items: int, tiles: int = 1) -> StepInputs:
         sizes = [rows] * _ROW_FIELDS + [items * _ITEM_FIELDS, rows, rows]
         ends = np.cumsum(sizes).tolist()
         parts = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        fields: Any = (rows, items, *parts, buffer[ends[-1] :])
+        fields: Any = (rows, items, *parts, buffer[ends[-1] :], tiles)
         return cls(*fields)
 
 

@@ -98,8 +98,9 @@ def random_target(
     *,
     memory: int | None = None,
     weights: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> GpuTarget:
-    """A target of that configuration with made-up weights in bfloat16, for timing.
+    """A target of that configuration with made-up weights, for timing.
 
     memory   bytes of keys and values; None: half of what is free
     weights  bytes of weights on the device, where layers beyond that are to be streamed
@@ -110,7 +111,7 @@ def random_target(
     def made(shape: tuple[int, ...]) -> Tensor:
         numbers = torch.randn(shape, generator=chance, device=device, dtype=torch.float32)
         scaled = numbers * shape[-1] ** -0.5 if len(shape) > 1 else 1 + numbers / 10
-        return scaled.to(torch.bfloat16)
+        return scaled.to(dtype)
 
     shapes = weight_shapes(config)
     if weights is None:

@@ -147,11 +147,17 @@ class GpuTarget:
         rows = StepRows.of(parts)
         layers = _checked(hidden, self.depth)
         kvs: Any = tuple(kvs_of(parts))
-        step = PagedStep(kvs, rows.offsets, rows.parents, self._tile_rows)
+        tuning = self.decoder.tuning
+        # Two tiles to an item where a text fills more than one.
+        large = int(np.diff(rows.offsets).max(initial=0)) > self._tile_rows
+        tiles = tuning.groups if large else 1
+        step = PagedStep(
+            kvs, rows.offsets, rows.parents, self._tile_rows * tiles, chunk=tuning.chunk
+        )
         in_order = len(rows.needed) == step.rows and not rows.prefill.any()
         with self._here(), torch.inference_mode():
             self._copy()
-            size = self._size_for(step, layers, with_logits=in_order)
+            size = self._size_for(step, layers, tiles, with_logits=in_order)
             capacity = size.inputs.row_capacity, size.inputs.item_capacity
             self._staging.send(step, rows.tokens, *capacity)
             if tokens is not None:
@@ -164,11 +170,14 @@ class GpuTarget:
         """See `target.KeepsTogether`."""
         keep_together(tuple(kvs), rows, offsets)
 
-    def _size_for(self, step: PagedStep, layers: Sequence[int], *, with_logits: bool) -> _StepSize:
+    def _size_for(
+        self, step: PagedStep, layers: Sequence[int], tiles: int, *, with_logits: bool
+    ) -> _StepSize:
         """The size that a step is filled up to."""
         rows, items = row_size(step.rows), item_size(step.items)
         with_logits = with_logits and rows <= _LOGITS
-        key = rows, items, tuple(layers), tuple(self.kept), with_logits
+        tuning = self.decoder.tuning
+        key = rows, items, tuple(layers), tuple(self.kept), with_logits, tiles, tuning
         self._space.reserve(rows, step.results, len(layers))
         if self._space.grown != self._grown:
             self._graphs.drop()
@@ -176,7 +185,7 @@ class GpuTarget:
             self._grown = self._space.grown
         found = self._sizes.get(key)
         if found is None:
-            inputs = StepInputs.of(self._staging.buffer, rows, items)
+            inputs = StepInputs.of(self._staging.buffer, rows, items, tiles)
             space, kept = self._space.views(rows, len(layers)), list(self.kept)
             logits = self._space.logits(rows) if with_logits else None
 

@@ -1,4 +1,5 @@
 // Paged keys and values for Python. All of it is short work, done with the GIL held: texts of several threads share a pool.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -35,11 +36,14 @@ void bind_paged(nb::module_& m) {
         .def(nb::init<uint32_t>(), "pages"_a)
         .def_prop_ro("pages", &PagePool::pages)
         .def_prop_ro("free", &PagePool::free)
-        .def("take_copies", [](PagePool& self) {
-            std::vector<std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>>> batches;
-            for (SlotCopies& batch : self.take_copies()) batches.push_back(owned(std::move(batch.from), std::move(batch.to), std::move(batch.offsets)));
-            return batches;
-        }, nb::rv_policy::automatic, "Copies of slots that the device has to do now, in batches: from, to, offsets of groups.");
+        .def("next_copies", [](const PagePool& self) -> std::optional<std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>>> {
+            const SlotCopies* next = self.next_copies();
+            if (!next) return std::nullopt;
+            SlotCopies batch = *next;
+            return owned(std::move(batch.from), std::move(batch.to), std::move(batch.offsets));
+        }, nb::rv_policy::automatic, "The next batch of slots that the device has to copy: from, to, offsets of groups.")
+        .def("copied", &PagePool::copied, "The device was given that batch.")
+        .attr("PAGE") = PagePool::kPage;
     nb::class_<PagedText>(m, "PagedText", "The pages of one text's keys and values. Not for several threads at a time.")
         .def(nb::init<std::shared_ptr<PagePool>>(), "pool"_a)
         .def_prop_ro("length", &PagedText::length)
@@ -78,7 +82,9 @@ void bind_paged(nb::module_& m) {
                         nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
             self.fill(tokens, row_capacity, item_capacity, {out.data(), out.size()});
         }, "tokens"_a, "row_capacity"_a, "item_capacity"_a, "out"_a.noconvert(), "Writes into out.")
-        .def("end", &PagedStep::end);
+        .def("end", &PagedStep::end)
+        .attr("ROW_FIELDS") = PagedStep::kRowFields;
+    m.attr("PagedStep").attr("ITEM_FIELDS") = PagedStep::kItemFields;
 }
 
 }  // namespace foresay

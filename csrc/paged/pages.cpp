@@ -50,8 +50,9 @@ void PagePool::copy(std::span<const int32_t> from, std::span<const int32_t> to) 
     for (size_t i = 0; i < from.size(); ++i) read_[page(from[i])] = written_[page(to[i])] = batch_;
 }
 
-std::vector<SlotCopies> PagePool::take_copies() noexcept {
-    return std::exchange(batches_, {});
+void PagePool::copied() {
+    if (batches_.empty()) throw std::logic_error("no copies are left");
+    batches_.erase(batches_.begin());
 }
 
 PagedText::~PagedText() { leave_only(0); }

@@ -35,8 +35,10 @@ public:
 
     /// One group of copies, which is not empty. It comes after all copies that were asked for before, where that matters.
     void copy(std::span<const int32_t> from, std::span<const int32_t> to);
-    /// What was asked for since the last call: batches, in their order.
-    std::vector<SlotCopies> take_copies() noexcept;
+    /// The first batch of copies that the device was not given yet; null if there is none. Valid until the pool or a text changes.
+    const SlotCopies* next_copies() const noexcept { return batches_.empty() ? nullptr : &batches_.front(); }
+    /// The device was given that batch. Throws std::logic_error if there is none.
+    void copied();
 
 private:
     std::vector<uint32_t> holders_;            // of each page

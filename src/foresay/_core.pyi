@@ -480,10 +480,15 @@ class PagePool:
     @property
     def free(self) -> int: ...
 
-    def take_copies(self) -> list[tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))]]]:
+    def next_copies(self) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))]] | None:
         """
-        Copies of slots that the device has to do now, in batches: from, to, offsets of groups.
+        The next batch of slots that the device has to copy: from, to, offsets of groups.
         """
+
+    def copied(self) -> None:
+        """The device was given that batch."""
+
+    PAGE: int = 64
 
 class PagedText:
     """
@@ -540,6 +545,10 @@ class PagedStep:
         """Writes into out."""
 
     def end(self) -> None: ...
+
+    ROW_FIELDS: int = 7
+
+    ITEM_FIELDS: int = 10
 
 def cpu_levels() -> list[str]:
     """The levels of processors that this machine can run, the best first."""

@@ -45,7 +45,9 @@ class Memory:
     def copy(self) -> None:
         """Do what the device has to copy. Groups of a batch may run at the same time: none touches
         what another writes, and so they run in any order."""
-        for source, target, offsets in self.pool.take_copies():
+        while (batch := self.pool.next_copies()) is not None:
+            self.pool.copied()
+            source, target, offsets = batch
             groups = [slice(*ends) for ends in pairwise(offsets.tolist())]
             writers: dict[int, int] = {}
             for number, group in enumerate(groups):

@@ -17,15 +17,19 @@ from torch import Tensor
 
 from engine.asking import ASKED, GREEDY, STOPS, added, check, letters, prompts, tokens_of, wanted
 from foresay import SamplingParams
+from foresay.budget.adaptive import Adaptive
+from foresay.budget.cost import StepCost
 from foresay.budget.load import Load
 from foresay.budget.policy import Fixed, Policy
 from foresay.drafters import RecycleDrafter, SuffixDrafter
+from foresay.engine.ahead import StepsAhead
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import LogitsError
 from foresay.models.target import Outputs, RunsAhead, SequenceInput, Target
 from foresay.sampling.verification import VerificationBatch
+from foresay.verdict import Wants
 from models import zoo
 from models.targets import cpu_target
 
@@ -83,18 +87,18 @@ def test_the_same_texts(device: Any) -> None:
     assert device.ahead > steps // 2
 
 
-@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("at", range(12))
 def test_while_requests_come_and_leave(device: Any, at: int) -> None:
     """Some are cancelled, paused, given more memory than there is; some want what steps ahead
     cannot give."""
     random = np.random.default_rng(at)
     params = ASKED if at % 2 else PLAIN
     asked = [(prompt, params[n % len(params)]) for n, prompt in enumerate(prompts(14, seed=at))]
-    if at % 4 == 3:
+    if at % 5 == 3:
         asked[3] = asked[3][0], replace(asked[3][1], logprobs=1)
     memory = (12 if at % 3 == 2 else 400) * PAGE * device.bytes_per_token
-    policies: list[str | Policy] = ["none", "fixed", Rarely()]
-    policy, drafter = policies[at % 3], SuffixDrafter() if at % 3 else None
+    policies: list[str | Policy] = ["none", "fixed", Rarely(), Adaptive(StepCost())]
+    policy, drafter = policies[at % 4], SuffixDrafter() if at % 4 else None
     engine = Engine(device, drafter, policy=policy, memory=memory, max_running=9)
     requests, cancelled = list[Any](), set[int]()
     while len(requests) < len(asked) or engine.busy:
@@ -115,7 +119,7 @@ def test_while_requests_come_and_leave(device: Any, at: int) -> None:
             engine.pause(requests[some], False)
         if random.random() < 0.05:
             engine._ahead.drop()  # as if a step had been interrupted
-    assert bool(device.ahead) == (at % 3 != 1)  # fixed drafts are asked for in every step
+    assert bool(device.ahead) == (at % 4 != 1)  # fixed drafts are asked for in every step
     for number, (found, text) in enumerate(
         zip(tokens_of(requests), wanted(device.target, asked), strict=True)
     ):
@@ -279,7 +283,10 @@ def test_a_step_after_a_failure(device: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert failing > 3
 
 
-@pytest.mark.parametrize("where", ["begun", "stored", "meanwhile", "read", "commit", "after"])
+PLACES = ["taken", "begun", "stored", "meanwhile", "read", "commit", "after", "finished"]
+
+
+@pytest.mark.parametrize("where", PLACES)
 def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Wherever it comes, the step can be taken again."""
     from foresay.engine import ahead
@@ -302,26 +309,80 @@ def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) 
         return call
 
     owner, name = {
-        "begun": (Scheduler, "continues"),
+        "taken": (StepsAhead, "take"),
+        "begun": (Scheduler, "hold_next"),
         "stored": (ahead, "keep_first_rows"),
         "meanwhile": (Engine, "_learn"),
         "read": (Download, "values"),
         "commit": (its, "append_committed"),
         "after": (its, "append_committed"),
+        "finished": (SuffixDrafter, "finish"),
     }[where]
-    after = where in ("stored", "after")
+    after = where in ("taken", "stored", "after", "finished")
     monkeypatch.setattr(owner, name, interrupted(getattr(owner, name), after=after))
-    asked = [(prompt, PLAIN[at % len(PLAIN)]) for at, prompt in enumerate(prompts(6))]
-    engine = Engine(device)
-    requests = added(engine, asked)
+    asked = [(prompt, PLAIN[at % len(PLAIN)]) for at, prompt in enumerate(prompts(12))]
+    engine = Engine(device, SuffixDrafter(), policy="none")
+    requests, cancelled = added(engine, asked), 0
     while engine.busy:
         try:
             engine.step()
         except KeyboardInterrupt:
-            continue
+            running = engine.scheduler.running
+            if where != "finished" and len(running) > 4 and times % 2:
+                engine.cancel(running[0])
+                cancelled += 1
+            elif where == "finished":
+                engine.cancel(*[one for one in running if one.kv is None])
     engine.check_integrity()
-    assert tokens_of(requests) == wanted(device.target, asked)
-    assert times > 3 and device.ahead > 3
+    for found, text, request in zip(
+        tokens_of(requests), wanted(device.target, asked), requests, strict=True
+    ):
+        assert found == (text[: len(found)] if request.finish_reason == "cancelled" else text)
+    assert times > 2 and device.ahead > 3 and (cancelled or where == "finished")
+
+
+class WantsLater(RecycleDrafter):
+    """Wants to see something from the sixth step on."""
+
+    asked = 0
+
+    def wants_now(self) -> Wants:
+        self.asked += 1
+        return self.wants if self.asked > 5 else Wants()
+
+    def shown(self, seconds: float) -> None:
+        pass
+
+
+def test_a_drafter_sees_what_it_wants(device: Any) -> None:
+    seen = list[bool]()
+
+    class Seeing(WantsLater):
+        def observe(self, states: Any, verdicts: Any, /) -> None:
+            seen.append(verdicts.topk is not None)
+            super().observe(states, verdicts)
+
+    engine = Engine(device, Seeing(), policy="none")
+    added(engine, [([1, 2, 3], GREEDY)], ())
+    engine.run()
+    assert seen[6:] and all(seen[6:])
+
+
+@pytest.mark.parametrize("params", [ASKED[3], replace(GREEDY, logprobs=1)])
+def test_drafts_are_not_probed_where_no_step_can_follow(
+    device: Any, params: SamplingParams
+) -> None:
+    loads = list[Load]()
+
+    class Told(Adaptive):
+        def budgets(self, load: Load) -> list[int]:
+            loads.append(load)
+            return super().budgets(load)
+
+    engine = Engine(device, SuffixDrafter(), policy=Told(StepCost()))
+    added(engine, [(prompt, params) for prompt in prompts(3)], ())
+    engine.run()
+    assert loads and not any(load.probed for load in loads) and not device.ahead
 
 
 def test_wrong_variants_are_found(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,7 +337,7 @@ def test_a_walk_that_accepts_some_tokens_always_is_found_by_scripts(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Along what was chosen in every row, which for the core is half of the steps."""
-    right = match_module._followed
+    right = match_module.followed
 
     def wrong(codes: Any, drafts: Any, *others: Any) -> Any:
         rows, codes = Rows.of(drafts), codes.copy()
@@ -345,7 +345,7 @@ def test_a_walk_that_accepts_some_tokens_always_is_found_by_scripts(
         codes[rows.parent[always]] = rows.token[always]
         return right(codes, drafts, *others)
 
-    monkeypatch.setattr(match_module, "_followed", wrong)
+    monkeypatch.setattr(match_module, "followed", wrong)
     assert scripts.run(batched_match(kernel), 20, enough=1).differences
 
 

@@ -45,7 +45,7 @@ _NONE = np.empty(0, np.int32)
 _LEAST_REACH = 8  # nodes
 _FORGETS = 0.95  # a step's share of what the last steps verified
 _LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
-_COME = 2  # tokens, until a step can verify what was looked at: see `engine.ahead`
+_TOKENS_AHEAD = 2  # that come before what is left of a probe can be verified: see `engine.ahead`
 _STEPS = 4  # that were begun and not observed: see `engine.ahead`
 
 
@@ -108,7 +108,7 @@ class Adaptive:
         step = self._begin(load)
         self._begun.append((load, step))
         cap = self._cap(step)
-        if self._looking(step):
+        if self._probes(step):
             step.asked = cap
             return self._for_each(step, cap)
         if not cap:
@@ -121,31 +121,31 @@ class Adaptive:
             step.trial = _Trial(plan.seconds_per_token)
         return self._for_each(step, step.asked)
 
-    def goes_ahead(self, load: Load) -> bool:
-        """Whether nothing is to be drafted, or drafts can be looked at meanwhile."""
+    def runs_ahead(self, load: Load) -> bool:
+        """Whether nothing is to be drafted, or drafts can be probed."""
         step = self._begin(load)
-        if step.drafting_for and not self._looking(step):
+        if step.drafting_for and not self._probes(step):
             return not any(self.budgets(load))
         self._begun.append((load, step))
         return True
 
-    def looks(self, load: Load) -> list[int]:
+    def probe_budgets(self, load: Load) -> list[int]:
         """As many nodes as `budgets`, where drafting takes less than a step."""
         step = self._begin(load)
-        return self._for_each(step, self._cap(step) if self._looking(step) else 0)
+        return self._for_each(step, self._cap(step) if self._probes(step) else 0)
 
-    def pays(self, drafts: DraftBatch, load: Load) -> bool:
+    def probe_pays(self, drafts: DraftBatch, load: Load) -> bool:
         """Whether the step that could verify their rest, two tokens later, is expected to make more
         tokens per second, with all that the host does for it."""
         step = self._begin(load)
         step.asked = self._cap(step)
         found = self._choice(drafts, step)
         gains = np.diff(found.tokens)
-        gains[drafts.depths[found.order] <= _COME] = 0
+        gains[drafts.depths[found.order] <= _TOKENS_AHEAD] = 0
         tokens = found.tokens[0] + np.append(0.0, gains.cumsum())
         return bool((tokens / found.seconds).argmax())
 
-    def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
+    def observe_probe(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
         """Calibrate by what came without being verified."""
         self._calibration.observe(firsts, right, load.tenants, load.ids)
 
@@ -177,11 +177,11 @@ class Adaptive:
     def _for_each(self, step: _Begun, asked: int) -> list[int]:
         return [asked if drafting else 0 for drafting in self._drafting(step.load)]
 
-    def _looking(self, step: _Begun) -> bool:
-        """Whether drafts can be looked at while a device computes."""
+    def _probes(self, step: _Begun) -> bool:
+        """Whether drafts can be probed while a device computes."""
         drafting = self._draft_size
         return (
-            step.load.overlaps
+            step.load.probed
             and not drafting.weighs
             and drafting.seconds(self._cap(step)) < step.plain
         )

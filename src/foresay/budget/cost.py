@@ -180,7 +180,7 @@ class StepCost:
                 other_reads=load.other_reads,
                 tokens=load.worth,
                 seconds=seconds,
-                overlaps=load.overlaps,
+                overlaps=load.probed,
                 bearable=bearable,
             )
         )

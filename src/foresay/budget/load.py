@@ -45,9 +45,9 @@ class Load:
                  alike
     tenants      [B] | None   whose request each is: what one tenant's drafts were worth must not
                  change what another's are taken to be; without it all are of one
-    overlaps     whether the device would compute the next step while the host does the rest of this
-                 one, if nothing was drafted: then what the host does for drafts costs time only
-                 where some are verified
+    probed       whether drafts are probed while a device computes, as long as nothing is verified
+                 (`engine.ahead`): then what the host does for drafts costs time only where some
+                 are verified
     """
 
     contexts: Int64s
@@ -57,7 +57,7 @@ class Load:
     ids: Int64s | None = None
     weights: Float64s | None = None
     tenants: Tenants = None
-    overlaps: bool = False
+    probed: bool = False
 
     def __len__(self) -> int:
         return len(self.contexts)
@@ -93,7 +93,8 @@ class StepFacts:
     accepted       bool[N'], by verified node
     committed      tokens that all decoding requests got
     seconds        the forward pass and the verification
-    draft_seconds  all that would not have been done without drafts: budgets, propose, choose
+    draft_seconds  what was done for drafts: budgets, propose, choose; where they are probed, all
+                   that the device had to wait for
     """
 
     load: Load

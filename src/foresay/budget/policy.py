@@ -34,10 +34,10 @@ __all__ = [
     "POLICIES",
     "DynamicK",
     "Fixed",
-    "LooksAhead",
     "NoDrafts",
     "Policy",
     "Pricing",
+    "ProbesDrafts",
     "Threshold",
     "make_policy",
 ]
@@ -51,7 +51,8 @@ class Policy(Protocol):
     name: str
 
     def budgets(self, load: Load) -> list[int]:
-        """Nodes each request may draft; 0 where only 1 token is left.
+        """Nodes each request may draft; 0 where only 1 token is left. It may be asked of a step
+        that is not computed then: only what is observed has happened.
 
         Mutates: what the policy remembers of this step. Valid until: for ever. Raises: nothing.
         GIL: held.
@@ -92,12 +93,12 @@ class Pricing(Protocol):
 
 
 @runtime_checkable
-class LooksAhead(Protocol):
-    """A policy that looks at drafts while a device computes steps without any. So it knows what
-    they would be worth, and loses no time by it.
+class ProbesDrafts(Protocol):
+    """A policy that wants to see drafts while a device computes steps without any: probes, which
+    are not verified. So it knows what drafts would be worth before anything waits for them.
     """
 
-    def goes_ahead(self, load: Load) -> bool:
+    def runs_ahead(self, load: Load) -> bool:
         """In place of `budgets`: whether a step with this load is begun without drafts, before the
         step before it has been read.
 
@@ -105,17 +106,17 @@ class LooksAhead(Protocol):
         """
         ...
 
-    def looks(self, load: Load) -> list[int]:
-        """Nodes that each request may draft to be looked at."""
+    def probe_budgets(self, load: Load) -> list[int]:
+        """Nodes that each request may draft as a probe."""
         ...
 
-    def pays(self, drafts: DraftBatch, load: Load) -> bool:
+    def probe_pays(self, drafts: DraftBatch, load: Load) -> bool:
         """Whether waiting for the text and verifying the rest of such drafts is expected to make
         more tokens per second."""
         ...
 
-    def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
-        """The first tokens of drafts that were looked at, and which of them came."""
+    def observe_probe(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
+        """The first tokens of probes, and which of them came."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Asynchronous scheduling: a plain step is started before the step before it has been read.
 
 While a device computes a step, the host does the rest of the one before. The next step needs of
-that one only the tokens that were chosen, and these are on the device. So where nothing is drafted,
+that one only the tokens that were chosen, and these are on the device. So while nothing is drafted,
 the device always has a step to compute:
 
     host      | start 2, read 1, commit 1 | start 3, read 2, commit 2 |
@@ -9,13 +9,13 @@ the device always has a step to compute:
 
 Who ends in step 1 is in step 2 as well: its row is not read. Drafts need the text on the host, so
 that a step with drafts, or after one, is started when the step before has been committed. Whether
-they would be worth that is known without trying: while the device computes, the drafter is asked,
-and what it says is looked at (`budget.policy.LooksAhead`).
+they would be worth that is found out without waiting: while the device computes, the drafter is
+asked for drafts that are not verified, probes (`budget.policy.ProbesDrafts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,47 +26,47 @@ from torch import Tensor
 
 from foresay.arrays import sizes_of
 from foresay.budget.load import Load
-from foresay.budget.policy import LooksAhead, Policy
+from foresay.budget.policy import Policy, ProbesDrafts
 from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.request import Request
-from foresay.engine.scheduler import Scheduler
+from foresay.engine.scheduler import ScheduledRequest, Scheduler
 from foresay.engine.step import Outcome, Step, Timings, load_of
 from foresay.models.parts import StepParts, keep_first_rows
-from foresay.models.target import KeepsTogether, RunsAhead, Target
-from foresay.sampling.acceptance.inputs import best_for
+from foresay.models.target import KeepsTogether, Outputs, RunsAhead, Target
 from foresay.sampling.acceptance.match import chosen_on_device, followed
 from foresay.sampling.acceptance.upload import Download, upload
 from foresay.sampling.verification import VerificationBatch
-from foresay.verdict import VerdictBatch, Wants
+from foresay.verdict import VerdictBatch
 
 __all__ = ["StepsAhead"]
 
 
 @dataclass(slots=True, eq=False)
 class _Started:
-    """A plain step that the device computes.
+    """A plain step that the device computes, as it was started. When it is taken, each request that
+    still runs has all of its tokens stored but the last, which the step before has chosen.
 
-    step     its requests: those that are left of the ones whose rows are computed
-    codes    of all rows, on the device: each row's token, or -1 - its status
-    started  when it was started
-    rows     the rows of the step's requests; None: they have all of them
+    codes  of its rows, on the device: each row's token, or -1 - its status
+    began  when it was started
+    waits  whether the next step is started only when this one was committed: drafts seem to pay
     """
 
     step: Step
     codes: Tensor
     copy: Download
-    started: float
-    rows: NDArray[np.int64] | None = None
+    began: float
+    waits: bool = False
 
 
 class StepsAhead:
     """Computes plain steps, and starts the step after each.
 
     target   does nothing unless it `RunsAhead`
+    drafter  nothing is done for one that ever wants to see something
     clock    by which steps are timed
-    enabled  whether it may do anything; looks, whether drafts are looked at meanwhile
+    enabled  whether it may do anything
     """
 
     def __init__(
@@ -79,11 +79,10 @@ class StepsAhead:
         *,
         enabled: bool,
     ) -> None:
-        self.enabled = enabled and isinstance(target, RunsAhead)
+        self.enabled = enabled and isinstance(target, RunsAhead) and drafter.sees_nothing
         self._policy, self._drafter = policy, drafter
-        looks = self.enabled and drafter.looks_up and isinstance(policy, LooksAhead)
-        self._looks: Any = policy if looks else None
-        self._pays = False  # drafts, by what was looked at
+        probes = self.enabled and drafter.looks_up and isinstance(policy, ProbesDrafts)
+        self._probes: Any = policy if probes else None
         self._target: Any = target
         self._together = target if isinstance(target, KeepsTogether) else None
         self._scheduler = scheduler
@@ -91,9 +90,16 @@ class StepsAhead:
         self._read = clock()  # when the last step was read
         self._next: _Started | None = None
 
-    @property
-    def looks(self) -> bool:
-        return self._looks is not None and self._drafter.active
+    def can_follow(self, turns: Sequence[ScheduledRequest]) -> bool:
+        """Whether a step after these turns could be started before they have been read, if nothing
+        was drafted in either."""
+        return self.enabled and all(
+            turn.whole and turn.tokens == 1 and turn.request.foreseeable for turn in turns
+        )
+
+    def probes(self, turns: Sequence[ScheduledRequest]) -> bool:
+        """Whether drafts would be probed meanwhile."""
+        return self._probes is not None and self._drafter.active and self.can_follow(turns)
 
     def drop(self) -> None:
         """Forget the step that was started: what it computes is not read."""
@@ -105,73 +111,60 @@ class StepsAhead:
         started = self._next
         if started is None:
             return None
-        step = started.step
-        if not all(map(_is_committed, step.decoding)):  # an interrupt came before
+        turns = [turn for turn in started.step.turns if _wants(turn.request)]
+        # An interrupt can have come before the step before was committed.
+        if not turns or not all(_is_committed(turn.request) for turn in turns):
             self._next = None
             return None
-        wanting = [not (one.finished or one.paused) for one in step.decoding]
-        if all(wanting):
-            return step
-        rows = np.flatnonzero(wanting)
-        if not len(rows):
-            self._next = None
-            return None
-        turns = [step.turns[at] for at in rows]
+        if len(turns) == len(started.step.turns):
+            return started.step
         # The load stays: it is what the device computes.
-        requests, nothing = [turn.request for turn in turns], SelectedNodes.nothing(len(rows))
-        started.step, started.rows = Step(turns, requests, step.load, nothing, {}), rows
-        started.step.parts = self._parts(requests)
-        return started.step
+        return self._step(turns, started.step.load)
 
-    def outcome(self, step: Step, wants: Wants, laps: Timings) -> Outcome | None:
-        """Compute a step, and start the next one if nothing is drafted in it. None for a step that
-        is not plain; then nothing was done.
+    def outcome(self, step: Step, laps: Timings) -> Outcome | None:
+        """Compute a step that was scheduled or taken, and start the next one if nothing is drafted
+        in it. None for a step that is not plain; then nothing was done.
 
         Raises: what the target raises; the step can be taken again then.
         """
         started, self._next = self._next, None
+        ahead = started is not None
+        asks = VerificationBatch([request.ask() for request in step.decoding])
         if started is None:
-            if not self.enabled or wants != Wants() or not _is_plain(step):
+            if len(step.chosen.flat) or not self.can_follow(step.turns):
                 return None
-            started = self._started(step, self._target.forward(step.parts).logits, _asks(step))
-        if not self._pays:
-            self._start_next(started)
-        self._pays = False
+            started = self._started(step, lambda: self._target.forward(step.parts), asks)
+        rows = None if step is started.step else _rows(started.step, step)
+        if not started.waits:
+            self._start_next(step, asks, started.codes, rows)
         laps.end("forward")
         step.meanwhile()
-        looked = self._look(step)
-        outcome = self._outcome_of(started)
-        if looked is not None:
-            self._learn(*looked, outcome.verified.verdicts)
-        return outcome
+        laps.end("verify")
+        probed = self._probe(step) if ahead else None  # else it was asked just now
+        laps.end("draft")
+        _ = asks.room, asks.stops  # made while the device computes
+        codes = started.copy.values()
+        began, self._read = max(started.began, self._read), self._clock()
+        chosen = step.chosen.drafts
+        verified = followed(codes if rows is None else codes[rows], chosen, asks)
+        if probed is not None:
+            self._learn(*probed, verified.verdicts)
+        return Outcome(verified, overlaps=True, ahead=ahead, seconds=self._read - began)
 
-    def _look(self, step: Step) -> tuple[Load, DraftBatch] | None:
-        """Ask for drafts after the texts as they are known. They are for the step that runs: were
-        they worth verifying, the ones for the next but one will be."""
-        if self._next is None or not self.looks:
-            return None
-        load = load_of(step.turns, waiting=bool(self._scheduler.waiting), overlaps=True)
-        budgets = self._looks.looks(load)
-        if not any(budgets):
-            return None
-        drafts = self._drafter.propose(step.decoding, budgets).drafts
-        self._pays = self._looks.pays(drafts, load)
-        return load, drafts
+    def _start_next(
+        self,
+        step: Step,
+        asks: VerificationBatch,
+        codes: Tensor,
+        rows: NDArray[np.int64] | None,
+    ) -> None:
+        """Start the step after `step`, if it has the same requests. Then the texts store the tokens
+        of `step`.
 
-    def _learn(self, load: Load, drafts: DraftBatch, verdicts: VerdictBatch) -> None:
-        """Which of the drafts' first tokens came."""
-        firsts = SelectedNodes(drafts, drafts.parents < 0).drafts
-        sizes = sizes_of(firsts.offsets)
-        chosen = np.full(len(sizes), -1, np.int32)
-        whole = sizes_of(verdicts.offsets) > 0
-        chosen[whole] = verdicts.tokens
-        self._looks.saw(firsts, firsts.tokens == chosen.repeat(sizes), load)
-
-    def _start_next(self, before: _Started) -> None:
-        """Start the step after `before`, if it has the same requests. Then the texts store the
-        tokens of `before`."""
-        step, requests = before.step, before.step.decoding
-        if not self._scheduler.continues(requests):
+        codes, rows  what was chosen; which of them is whose, None: they are in order
+        """
+        requests = step.decoding
+        if not self._scheduler.hold_next(requests):
             return
         lengths = np.array([request.length for request in requests], np.int64) + 1
         load = replace(
@@ -180,66 +173,84 @@ class StepsAhead:
             tokens_left=np.array([request.most for request in requests], np.int64) - lengths,
             ids=np.array([request.number for request in requests], np.int64),
             tenants=[request.tenant for request in requests],
-            weights=None,
+            weights=None,  # nothing is chosen by them
         )
-        if not load.tokens_left.any() or not self._goes_ahead(load):
+        if not load.tokens_left.any() or not self._goes_on(load):
             return
         keep_first_rows([one.kv for one in requests if one.kv is not None], self._together)
         step.stored = True
-        following = Step(step.turns, requests, load, SelectedNodes.nothing(len(requests)), {})
-        following.parts = self._parts(requests)
-        tokens = before.codes
-        if before.rows is not None:
-            tokens = tokens[upload({"rows": before.rows}, tokens.device)["rows"]]
+        following = self._step(step.turns, load)
+        if rows is not None:
+            codes = codes[upload({"rows": rows}, codes.device)["rows"]]
+        forward = self._target.forward_next
         try:
-            logits = self._target.forward_next(following.parts, tokens).logits
+            self._next = self._started(
+                following, lambda: forward(following.parts, codes), asks.a_token_on()
+            )
         except MemoryError:  # there is no page for the next token of a text
             return
-        self._next = self._started(following, logits, _asks(step).a_token_on())
 
-    def _goes_ahead(self, load: Load) -> bool:
+    def _goes_on(self, load: Load) -> bool:
+        """Whether a step with this load may be started without drafts."""
         if not self._drafter.active:
             return True
-        if self._looks is None:
+        if self._probes is None:
             return not any(self._policy.budgets(load))
-        goes: bool = self._looks.goes_ahead(load)
-        return goes
+        goes_on: bool = self._probes.runs_ahead(load)
+        return goes_on
 
-    def _started(self, step: Step, logits: Tensor, asks: VerificationBatch) -> _Started:
-        kernel: Any = "torch" if logits.device.type == "cpu" else best_for(logits)
+    def _started(
+        self, step: Step, forward: Callable[[], Outputs], asks: VerificationBatch
+    ) -> _Started:
+        began = self._clock()
+        logits = forward().logits
         with torch.inference_mode():
-            codes = chosen_on_device(step.chosen.drafts, logits, asks, kernel)
-            return _Started(step, codes, Download(codes), self._clock())
+            codes = chosen_on_device(step.chosen.drafts, logits, asks)
+            return _Started(step, codes, Download(codes), began)
 
-    def _outcome_of(self, started: _Started) -> Outcome:
-        """What was chosen, once it is there. The step before is committed."""
-        asks = _asks(started.step)  # made while the device computes
-        codes = started.copy.values()
-        if started.rows is not None:
-            codes = codes[started.rows]
-        began, self._read = max(started.started, self._read), self._clock()
-        verified = followed(codes, started.step.chosen.drafts, asks)
-        return Outcome(verified, overlaps=True, seconds=self._read - began)
-
-    def _parts(self, requests: list[Request]) -> StepParts:
+    def _step(self, turns: Sequence[ScheduledRequest], load: Load) -> Step:
         """Of texts of which the last token is not known on the host."""
+        requests = [turn.request for turn in turns]
+        nothing = SelectedNodes.nothing(len(requests))
         kvs = [request.kv for request in requests if request.kv is not None]
         stored = np.array([kv.length for kv in kvs], np.int32)
-        nothing = SelectedNodes.nothing(len(kvs)).drafts
-        return StepParts.decoding(self._target, kvs, np.zeros(len(kvs), np.int32), nothing, stored)
+        step = Step(list(turns), requests, load, nothing, {})
+        last = np.zeros(len(kvs), np.int32)
+        step.parts = StepParts.decoding(self._target, kvs, last, nothing.drafts, stored)
+        return step
+
+    def _probe(self, step: Step) -> tuple[Load, DraftBatch] | None:
+        """Ask for drafts after the texts as they are known: of what the device computes now."""
+        if self._next is None or not self.probes(step.turns):
+            return None
+        load = load_of(step.turns, waiting=bool(self._scheduler.waiting), probed=True)
+        budgets = self._probes.probe_budgets(load)
+        if not any(budgets):
+            return None
+        drafts = self._drafter.propose(step.decoding, budgets).drafts
+        self._next.waits = self._probes.probe_pays(drafts, load)
+        return load, drafts
+
+    def _learn(self, load: Load, drafts: DraftBatch, verdicts: VerdictBatch) -> None:
+        """Which of the probes' first tokens came."""
+        firsts = SelectedNodes(drafts, drafts.parents < 0).drafts
+        sizes = sizes_of(firsts.offsets)
+        chosen = np.full(len(sizes), -1, np.int32)
+        chosen[sizes_of(verdicts.offsets) > 0] = verdicts.tokens
+        self._probes.observe_probe(firsts, firsts.tokens == chosen.repeat(sizes), load)
+
+
+def _wants(request: Request) -> bool:
+    """Whether it runs and still wants a token."""
+    return request.kv is not None and not (request.finished or request.paused)
 
 
 def _is_committed(request: Request) -> bool:
-    """Whether it has the token of the step that was read last: all but that one are stored."""
-    return request.kv is None or request.kv.length + 1 == request.length
+    """Whether it has the token of the step before: all tokens but that one are stored."""
+    return request.kv is not None and request.kv.length + 1 == request.length
 
 
-def _is_plain(step: Step) -> bool:
-    """Whether the step after it needs nothing of it but the tokens that are chosen."""
-    if len(step.decoding) < len(step.turns) or step.load.other_rows or len(step.chosen.flat):
-        return False
-    return all(request.foreseeable for request in step.decoding)
-
-
-def _asks(step: Step) -> VerificationBatch:
-    return VerificationBatch([request.ask() for request in step.decoding])
+def _rows(whole: Step, part: Step) -> NDArray[np.int64]:
+    """The rows of the requests that are left."""
+    places = {request.number: at for at, request in enumerate(whole.decoding)}
+    return np.array([places[request.number] for request in part.decoding], np.int64)

@@ -91,6 +91,11 @@ class CheckedDrafter:
         assert wants is not None
         return wants
 
+    @property
+    def sees_nothing(self) -> bool:
+        """Whether the drafter never wants to see anything of a step."""
+        return self._wants == Wants()
+
     def shown(self, seconds: float) -> None:
         """Tell a drafter that wants to know how long finding what it wants to see took."""
         if self._able.chooses_wants is not None:
@@ -151,7 +156,7 @@ class CheckedDrafter:
 
     @property
     def looks_up(self) -> bool:
-        """Whether it can be asked while a device computes."""
+        """Whether it runs no model, so that it can be asked while a device computes."""
         looks_up = self._able.looks_up
         return looks_up is not None and looks_up.looks_up
 

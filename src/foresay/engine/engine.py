@@ -263,8 +263,7 @@ class Engine:
             step.parts = parts_of(step, self.target)
         laps.end("draft")
         step.meanwhile = self._catch_up
-        wants = self.drafter.wants
-        outcome = self._ahead.outcome(step, wants, laps) or self._compute(step, wants, laps)
+        outcome = self._ahead.outcome(step, laps) or self._compute(step, self.drafter.wants, laps)
         laps.end("verify")
         verdicts = self._commit(step, outcome)
         laps.end("commit")
@@ -324,7 +323,8 @@ class Engine:
     def _draft(self, turns: list[ScheduledRequest]) -> Step:
         """Ask for drafts, and choose the nodes that are verified."""
         decoding = [turn.request for turn in turns if turn.whole]
-        load = load_of(turns, waiting=bool(self.scheduler.waiting), overlaps=self._ahead.looks)
+        waiting, probed = bool(self.scheduler.waiting), self._ahead.probes(turns)
+        load = load_of(turns, waiting=waiting, probed=probed)
         budgets = self.policy.budgets(load) if self.drafter.active else [0] * len(decoding)
         check_lengths(len(decoding), len(budgets), "budgets of the policy")
         drafting = any(budgets)
@@ -371,9 +371,10 @@ class Engine:
     def _account(self, step: Step, outcome: Outcome, verdicts: VerdictBatch, laps: Timings) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it: while the
         device computes the next one, where it does so."""
-        took, drafting = laps.seconds, laps.seconds["draft"]
+        took = laps.seconds
         seconds = outcome.seconds or took["forward"] + took["verify"]
-        if self._ahead.looks and took["schedule"]:  # else the device would not wait
+        drafting = 0.0 if outcome.ahead else took["draft"]
+        if step.load.probed and not outcome.ahead:  # the device would not wait for these, either
             drafting += took["schedule"] + took["commit"]
         self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, drafting)
         self._learn()  # of a step before, if nothing was computed since

@@ -106,18 +106,17 @@ class Scheduler:
         self._whole = True
         return turns
 
-    def continues(self, requests: Sequence[Request]) -> bool:
-        """Whether the step after the next one has these requests again, as far as is known now:
-        each has one token more then, and no other one could be admitted.
+    def hold_next(self, requests: Sequence[Request]) -> bool:
+        """Hold memory for a step with these requests again, when each has one token more; False if
+        there is none, or another request could be admitted.
 
-        Mutates: the pages, which hold that token.
+        Mutates: the pages, which hold those tokens; in part where False is returned.
         """
         if len(self.running) != len(requests) or any(one.paused for one in requests):
             return False
         if len(requests) < self.max_running:
             first = next((request for request in self.waiting if not request.paused), None)
-            room = self.pages.free + self.prefixes.held
-            if first is not None and pages_of(len(first) + 1) <= room:
+            if first is not None and self._has_room(first, 1):
                 return False
         return all(self.pages.hold(request, request.length + 2) for request in requests)
 
@@ -230,10 +229,13 @@ class Scheduler:
             return request
         return None
 
+    def _has_room(self, request: Request, more: int) -> bool:
+        """Whether there is memory for a request that waits, beside the running ones."""
+        return pages_of(len(request) + more) <= self.pages.free + self.prefixes.held
+
     def _hold_dropping_cached(self, request: Request, more: int) -> bool:
         """Hold memory for a request, dropping cached texts if that is enough; False if not."""
-        needed = pages_of(len(request) + more)
-        if needed > self.pages.free + self.prefixes.held:
+        if not self._has_room(request, more):
             return False
         while not self.pages.hold(request, len(request) + more):
             self.prefixes.drop_oldest()

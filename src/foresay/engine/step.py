@@ -82,8 +82,9 @@ class Outcome:
     hidden    the last hidden states of all rows, if the drafter wants them
     showing   seconds that finding `topk` took
     overlaps  whether a forward pass returns before the device has computed it
-    seconds   that the step took, of one that was started before the step before it was read; None:
-              what its phases took
+    ahead     whether the step was started before the one before it was read
+    seconds   from its start, or from reading the step before if that is later, until it was read;
+              None: what its phases took
     """
 
     verified: Verified
@@ -92,6 +93,7 @@ class Outcome:
     hidden: Tensor | None = None
     showing: float = 0.0
     overlaps: bool = False
+    ahead: bool = False
     seconds: float | None = None
 
 
@@ -105,7 +107,7 @@ class Timings:
 
     def end(self, phase: str) -> None:
         now = self.clock()
-        self.seconds[phase] = now - self._begin
+        self.seconds[phase] += now - self._begin
         self._begin = now
 
 
@@ -223,7 +225,7 @@ def seen_by_drafter(step: Step, outcome: Outcome, verified: Verified) -> Verdict
     return step.chosen.numbered(VerdictBatch._trusted(*own, outcome.topk, rows, hidden))
 
 
-def load_of(turns: Sequence[ScheduledRequest], *, waiting: bool, overlaps: bool = False) -> Load:
+def load_of(turns: Sequence[ScheduledRequest], *, waiting: bool, probed: bool = False) -> Load:
     """The load of a step with these turns. Of a text's new tokens only the last one counts as its
     own row; those before it are rows of a prompt.
 
@@ -253,5 +255,5 @@ def load_of(turns: Sequence[ScheduledRequest], *, waiting: bool, overlaps: bool 
         ids=np.array([request.number for request in decoding], np.int64),
         weights=weights,
         tenants=[request.tenant for request in decoding],
-        overlaps=overlaps,
+        probed=probed,
     )

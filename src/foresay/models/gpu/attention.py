@@ -21,6 +21,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from foresay._core import PagedStep, PagePool
 from foresay.models.gpu.chained import (
     NOTHING,
     Ahead,
@@ -35,10 +36,10 @@ from foresay.models.gpu.tuning import Tuning
 
 __all__ = ["BLOCK", "Heads", "attention", "tile_rows"]
 
-BLOCK = 64
+BLOCK = PagePool.PAGE
 """Keys that are read at once: a page."""
 _TILE = 64  # rows of a product: nodes times query heads
-_ITEM_FIELDS = tl.constexpr(10)  # PagedStep::kItemFields
+_ITEM_FIELDS = tl.constexpr(PagedStep.ITEM_FIELDS)
 _BLOCKS = tl.constexpr(16)  # of a chunk, at most
 
 

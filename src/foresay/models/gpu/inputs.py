@@ -15,8 +15,6 @@ from foresay.arrays import Int32s
 
 __all__ = ["Staging", "StepInputs"]
 
-_ROW_FIELDS, _ITEM_FIELDS = 7, 10  # as csrc/paged/step.hpp
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepInputs:
@@ -45,7 +43,7 @@ class StepInputs:
 
     @classmethod
     def of(cls, buffer: Tensor, rows: int, items: int, tiles: int = 1) -> StepInputs:
-        sizes = [rows] * _ROW_FIELDS + [items * _ITEM_FIELDS, rows, rows]
+        sizes = [rows] * PagedStep.ROW_FIELDS + [items * PagedStep.ITEM_FIELDS, rows, rows]
         ends = np.cumsum(sizes).tolist()
         parts = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         fields: Any = (rows, items, *parts, buffer[ends[-1] :], tiles)

@@ -108,7 +108,8 @@ class GpuTarget:
 
     @property
     def memory(self) -> int:
-        return self._pool.pages * BLOCK * self.bytes_per_token
+        size: int = self._pool.pages * BLOCK * self.bytes_per_token
+        return size
 
     @property
     def layers(self) -> Sequence[Visible]:
@@ -211,7 +212,7 @@ class GpuTarget:
             else:
                 logits = self.decoder.logits(space.normed[:rows])
         else:
-            picked = torch.from_numpy(needed).to(self.device, non_blocking=True)
+            picked = self._sent(needed)
             last, *inner = (each.index_select(0, picked) for each in [space.normed, *space.hidden])
             logits, states = self.decoder.logits(last), [last] if hidden is True else inner
         return Outputs(logits, torch.cat(states, 1) if states else None)
@@ -219,14 +220,21 @@ class GpuTarget:
     def _copy(self) -> None:
         """Move the keys and values of tokens that were kept, and copy those of shared prefixes."""
         layers, _, _, heads, _, width = self._numbers.shape
-        for batch in self._pool.take_copies():
+        while (batch := self._pool.next_copies()) is not None:
             groups = len(batch[2]) - 1
-            sent = torch.from_numpy(np.concatenate(batch)).to(self.device, non_blocking=True)
+            sent = self._sent(np.concatenate(batch))
             source, target, offsets = sent.split([len(each) for each in batch])
             copy_slots[(groups, 2 * layers, heads)](
                 self._numbers, source, target, offsets, self._numbers.stride(1), heads,
                 block=BLOCK, width=width, many=16, num_warps=4,
             )  # fmt: skip
+            self._pool.copied()
+
+    def _sent(self, array: NDArray[Any]) -> Tensor:
+        """On the device, without a wait for what it computes."""
+        tensor = torch.from_numpy(array)
+        on_gpu = self.device.type == "cuda"
+        return (tensor.pin_memory() if on_gpu else tensor).to(self.device, non_blocking=True)
 
     def _here(self) -> AbstractContextManager[Any]:
         """Triton starts kernels on the current device."""

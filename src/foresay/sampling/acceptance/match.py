@@ -78,15 +78,20 @@ def _on_the_device(
     """All rows sampled where their logits are: one copy there, no wait, one copy back; the walks
     in the core."""
     codes = chosen_on_device(drafts, logits, inputs, kernel)
-    given = inputs.room, *inputs.stops  # made while the device works, like all that the host has to
-    return _followed(download(codes), drafts, inputs, *given)
+    _ = inputs.room, inputs.stops  # made while the device works, like all that the host has to
+    return followed(download(codes), drafts, inputs)
 
 
 def chosen_on_device(
-    drafts: DraftBatch, logits: Tensor, inputs: VerificationBatch, kernel: DeviceKernel
+    drafts: DraftBatch,
+    logits: Tensor,
+    inputs: VerificationBatch,
+    kernel: DeviceKernel | None = None,
 ) -> Tensor:
     """What is sampled in each row: its token, or -1 - its status, int64[R] on the device. Does not
-    wait."""
+    wait. `kernel`: None is the best one for the device."""
+    best = best_for(logits)
+    kernel = kernel or ("torch" if best == "core" else best)
     rows = Rows.of(drafts)
     planned = planning.plan(rows, inputs, logits.shape[1])
     arrays = {
@@ -108,24 +113,13 @@ def chosen_on_device(
 
 def followed(codes: Longs, drafts: DraftBatch, inputs: VerificationBatch) -> Verified:
     """The verdicts of the walks along what was chosen in each row (see `chosen_on_device`)."""
-    return _followed(codes, drafts, inputs, inputs.room, *inputs.stops)
-
-
-def _followed(
-    codes: Longs,
-    drafts: DraftBatch,
-    inputs: VerificationBatch,
-    room: Longs,
-    owners: Longs,
-    stops: Longs,
-) -> Verified:
-    """The verdicts of walks along what was chosen: each row's token, or -1 - its status."""
+    owners, stops = inputs.stops
     tokens, offsets, path, path_offsets, places, status = _core.follow(
         codes,
         offsets=drafts.offsets,
         tokens=drafts.tokens,
         parents=drafts.parents,
-        room=room,
+        room=inputs.room,
         stop_owners=owners,
         stops=stops,
     )
@@ -157,7 +151,7 @@ def _in_the_core(
             threads=threads,
         )
         codes = chosen.astype(np.int64) - status
-        return _followed(codes, drafts, inputs, inputs.room, owners, stops)
+        return followed(codes, drafts, inputs)
     tokens, offsets, path, path_offsets, places, status = _core.match(
         readable(values.contiguous()),
         offsets=drafts.offsets,

@@ -1,5 +1,5 @@
-"""Drafts that are looked at while a device computes plain steps: where they would not pay they cost
-next to nothing, and where they would the steps after it verify some.
+"""Probes: drafts that the policy sees while a device computes plain steps. Where drafts would not
+pay they cost next to nothing, and where they would the steps after it verify some.
 
 Time is simulated: the device works off a queue, each part of the host takes its time, and whoever
 reads a step waits for it. Answers are those that a model has given to real questions.
@@ -220,8 +220,8 @@ def test_what_is_copied_is_drafted(
 
 def test_wrong_variants_are_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as wrong:  # drafts are always taken to pay
-        wrong.setattr(Adaptive, "pays", lambda *given: True)
+        wrong.setattr(Adaptive, "probe_pays", lambda *given: True)
         assert gain(chats(32), wrong)[0] < 0.9
     with monkeypatch.context() as wrong:  # or never
-        wrong.setattr(Adaptive, "pays", lambda *given: False)
+        wrong.setattr(Adaptive, "probe_pays", lambda *given: False)
         assert gain(edits(8), wrong)[0] < 1.1

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from foresay.arrays import sizes_of
 from foresay.budget.calibration import Calibration
-from foresay.budget.cost import Choice, StepCost, seconds_lost
+from foresay.budget.cost import Selection, StepCost, seconds_lost
 from foresay.budget.draft_size import DraftSize
 from foresay.budget.load import Load, StepFacts, check_drafts_of
 from foresay.budget.price import PriceOfTime
@@ -144,7 +144,7 @@ class Adaptive:
         that the host does for it."""
         step = self._begin(load)
         step.asked = self._cap(step)
-        return self._choice(drafts, step).best > 0
+        return self._selection(drafts, step).best > 0
 
     def saw(self, firsts: DraftBatch, right: NDArray[np.bool_], load: Load) -> None:
         """Calibrate by what came without being verified.
@@ -216,7 +216,7 @@ class Adaptive:
         """
         drafts = DraftBatch.of(drafts)
         step = self._step_of(load)
-        found = self._choice(drafts, step)
+        found = self._selection(drafts, step)
         best, tokens, times = found.best, found.tokens, found.seconds
         keep = np.zeros(len(drafts.tokens), bool)
         keep[found.order[:best]] = True
@@ -234,7 +234,7 @@ class Adaptive:
             step.trial = _Trial(per_token, chosen, chosen.flat.searchsorted(more), price)
         return chosen
 
-    def _choice(self, drafts: DraftBatch, step: _Begun) -> Choice:
+    def _selection(self, drafts: DraftBatch, step: _Begun) -> Selection:
         """How many nodes are worth verifying, and which.
 
         Raises: InputError for a number of drafts that does not fit the load.
@@ -244,7 +244,7 @@ class Adaptive:
         worth = np.ones(len(load)) if load.ids is None else self._calibration.factors(load.ids)
         if load.weights is not None:
             worth = worth * load.weights
-        return self.cost.choice(
+        return self.cost.selection(
             drafts,
             self._calibration(drafts, load.tenants),
             worth,

@@ -83,11 +83,11 @@ void bind_budget(nb::module_& m) {
     m.def("kept_rows", [](Tokens tokens, Tokens path, Tokens path_offsets, Tokens parents, Tokens offsets) {
         return own(kept_rows(tokens, path, path_offsets, parents, offsets));
     }, "tokens"_a, "path"_a, "path_offsets"_a, "parents"_a, "offsets"_a, "The rows of each text that are stored; see csrc/step/rows.hpp.");
-    m.def("choice", [](Tokens parents, Tokens offsets, Doubles chances, Doubles worth, std::span<const int64_t> left, std::span<const int64_t> contexts,
+    m.def("selection", [](Tokens parents, Tokens offsets, Doubles chances, Doubles worth, std::span<const int64_t> left, std::span<const int64_t> contexts,
                        Doubles knots, Doubles shape, const std::tuple<double, double, double>& extras, double level, int64_t other_rows,
                        int64_t other_reads, double tokens, double seconds, bool overlaps, double bearable) {
         const auto [per_read, per_key, per_request] = extras;
-        Choice out = choice({parents, offsets, chances, worth, left, contexts}, {knots, shape, per_read, per_key, per_request, level},
+        Selection out = selection({parents, offsets, chances, worth, left, contexts}, {knots, shape, per_read, per_key, per_request, level},
                             {other_rows, other_reads, tokens, seconds, overlaps}, bearable);
         return std::tuple(own(std::move(out.order)), own(std::move(out.tokens)), own(std::move(out.seconds)), out.best, out.most);
     }, "parents"_a, "offsets"_a, "chances"_a, "worth"_a, "left"_a, "contexts"_a, nb::kw_only(), "knots"_a, "shape"_a, "extras"_a, "level"_a,

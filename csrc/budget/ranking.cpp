@@ -63,10 +63,10 @@ double StepCost::seconds(double rows, double reads, double keys, double requests
     return (own + per_read * reads + per_key * keys + per_request * requests) * level;
 }
 
-Choice choice(const Candidates& candidates, const StepCost& cost, const Besides& besides, double bearable) {
+Selection selection(const Candidates& candidates, const StepCost& cost, const Besides& besides, double bearable) {
     check(candidates, cost);
     const std::vector<Node> nodes = ranked(candidates);
-    Choice out{};
+    Selection out{};
     out.order.reserve(nodes.size()), out.tokens.reserve(nodes.size() + 1), out.seconds.reserve(nodes.size() + 1);
     const auto requests = static_cast<double>(candidates.contexts.size());
     double keys = 0;

@@ -31,7 +31,7 @@ struct Besides {
     bool overlaps;        // whether it does not take these seconds where nothing is verified
 };
 
-struct Choice {
+struct Selection {
     std::vector<int64_t> order;           // nodes that can still be committed, by falling gain, which is chance times worth
     std::vector<double> tokens, seconds;  // [n]: of a step that verifies the first n of them, from n = 0 on
     size_t best;                          // the n with the most tokens per second
@@ -42,6 +42,6 @@ struct Choice {
 /// round the drafts, and parents come before their children. The target's own token takes the last place of an answer: with r
 /// tokens left, nodes are of use down to depth r - 1.
 /// Throws InputError for what are no trees, sizes that do not fit, and chances and worths that are not finite or below 0.
-Choice choice(const Candidates& candidates, const StepCost& cost, const Besides& besides, double bearable);
+Selection selection(const Candidates& candidates, const StepCost& cost, const Besides& besides, double bearable);
 
 }  // namespace foresay

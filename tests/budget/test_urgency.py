@@ -35,12 +35,12 @@ def test_a_policy_drafts_nothing_for_weight_0_and_prefers_the_heavy() -> None:
     assert min(budgets[1:]) > 0
     same = Draft.chain([1, 2], scores=[0.5, 0.4])
     drafts = DraftBatch.of([Draft.empty(), same, same])
-    found = policy._choice(drafts, policy._begin(load))
+    found = policy._selection(drafts, policy._begin(load))
     assert found.order.tolist() == [2, 3, 0, 1]  # its 0.3 is less than any of the others
     worth = worth_of_tokens(np.array([0.0, 0.3, 1.0]), 0.0)
     said = [worth[2] * 0.5, worth[2] * 0.4, worth[1] * 0.5, worth[1] * 0.4]
     assert np.diff(found.tokens) == pytest.approx(said, rel=0.01)  # rows are not quite free
-    alike = policy._choice(drafts, policy._begin(Load(contexts, left)))
+    alike = policy._selection(drafts, policy._begin(Load(contexts, left)))
     assert alike.order.tolist() == [0, 2, 1, 3]
 
 

@@ -28,7 +28,7 @@ def test_the_nodes_with_the_most_tokens_per_second_are_found(seed: int) -> None:
     overlaps, besides = bool(rng.random() < 0.5), float(rng.random()) * 1e-3
     rows, reads = int(rng.integers(0, 70)), int(rng.integers(0, 9000))
     load = Load(contexts, left, rows, reads, probed=overlaps)
-    found = COST.choice(drafts, chances, worth, load, seconds=besides, bearable=0.25)
+    found = COST.selection(drafts, chances, worth, load, seconds=besides, bearable=0.25)
 
     owner = np.arange(count).repeat(np.diff(drafts.offsets))
     place = np.arange(len(owner)) - drafts.offsets[owner]

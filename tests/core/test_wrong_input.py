@@ -92,7 +92,7 @@ RIGHT: dict[str, tuple[Callable[..., object], Given]] = {
     "learn": (_core.learn, LESSONS),
     "step_rows": (_core.step_rows, STEP),
     "kept_rows": (_core.kept_rows, KEPT),
-    "choice": (_core.choice, CANDIDATES | COSTS | BESIDES),
+    "selection": (_core.selection, CANDIDATES | COSTS | BESIDES),
     "packed": (_core.packed, {**DRAFTS, "scores": None, "keep": np.ones(1, bool)}),
     "numbered": (_core.numbered, KEPT_NODES | {"nodes": ints(0)}),
     "accepted": (_core.accepted, KEPT_NODES | {"keep": np.ones(1, bool)}),
@@ -224,7 +224,7 @@ CASES: list[Case] = [
     ),
     *(
         wrong(name, said, offsets=offsets)
-        for name in ("check_drafts", "choice", "packed")
+        for name in ("check_drafts", "selection", "packed")
         for offsets, said in (
             (ints(), "^offsets is empty; expected one entry more than there are drafts$"),
             (ints(0), "^offsets are from 0 to 0; expected 0 to 1, the number of nodes$"),
@@ -258,19 +258,19 @@ CASES: list[Case] = [
     ),
     wrong("kept_rows", "^the path of text 0 goes on with node 0", parents=ints(0)),
     *(
-        wrong("choice", rf"^{key}\[0\] is .*; expected a finite number", **{key: doubles(bad)})
+        wrong("selection", rf"^{key}\[0\] is .*; expected a finite number", **{key: doubles(bad)})
         for key in ("chances", "worth")
         for bad in (NAN, -0.1, INF)
     ),
-    wrong("choice", r"^parents\[0\] is 0; expected -1 to -1", parents=ints(0)),
-    wrong("choice", "^chances has 2 values; expected 1$", chances=doubles(1, 1)),
-    wrong("choice", "^worth has 2 values; expected 1$", worth=doubles(1, 1)),
+    wrong("selection", r"^parents\[0\] is 0; expected -1 to -1", parents=ints(0)),
+    wrong("selection", "^chances has 2 values; expected 1$", chances=doubles(1, 1)),
+    wrong("selection", "^worth has 2 values; expected 1$", worth=doubles(1, 1)),
     *(
-        wrong("choice", f"^{key} has 2 values", **{key: longs(5, 5)})
+        wrong("selection", f"^{key} has 2 values", **{key: longs(5, 5)})
         for key in ("left", "contexts")
     ),
-    wrong("choice", "^shape has 1 values; expected 2$", shape=doubles(1)),
-    wrong("choice", "^knots is empty; expected at least", knots=doubles(), shape=doubles()),
+    wrong("selection", "^shape has 1 values; expected 2$", shape=doubles(1)),
+    wrong("selection", "^knots is empty; expected at least", knots=doubles(), shape=doubles()),
     wrong("Linear", r"^weight has the shape \[0, 4\]", weight=halves(0, 4)),
     wrong("Linear", r"^weight has the shape \[4, 0\]", weight=halves(4, 0)),
     wrong("Linear", "expected 2 dimensions$", weight=halves(4)),

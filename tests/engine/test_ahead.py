@@ -6,70 +6,30 @@ step before has chosen, and nothing that the host knows of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from engine.asking import ASKED, GREEDY, STOPS, added, check, letters, prompts, tokens_of, wanted
+from engine.on_device import PLAIN, OnDevice
 from foresay import SamplingParams
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Load
 from foresay.budget.policy import Fixed, Policy
 from foresay.drafters import RecycleDrafter, SuffixDrafter
-from foresay.engine.ahead import StepsAhead
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.text import IncrementalDetokenizer
-from foresay.errors import LogitsError
-from foresay.models.target import Outputs, RunsAhead, SequenceInput, Target
 from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import Wants
 from models import zoo
 from models.targets import cpu_target
 
-PLAIN = [params for params in ASKED if not params.penalised]
 SHORT = replace(GREEDY, max_tokens=3)
-
-
-class OnDevice:
-    """The target, which counts the steps that were started ahead."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.ahead = 0
-        self.spoiled: set[int] = set()  # texts of these lengths get logits that are no law
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.target, name)
-
-    def forward_next(self, parts: Any, tokens: Tensor, /) -> Outputs:
-        assert not parts.tokens.any() and not len(parts.drafts.tokens)  # nothing that is known
-        assert tokens.dtype == torch.int64 and len(tokens) == len(parts)
-        parts.tokens[:] = tokens.clamp(min=0).numpy()
-        self.ahead += 1
-        return self.forward(parts)
-
-    def forward(self, parts: Sequence[SequenceInput], **given: Any) -> Outputs:
-        lengths = [part.kv.length + len(part.tokens) for part in parts]
-        found = self.target.forward(parts, **given)
-        if self.spoiled.isdisjoint(lengths):
-            return found
-        logits = found.logits.clone()
-        logits[[length in self.spoiled for length in lengths]] = torch.nan
-        return replace(found, logits=logits)
-
-
-@pytest.fixture
-def device(target: Target) -> Any:
-    made = OnDevice(target)
-    assert isinstance(made, RunsAhead) and not isinstance(target, RunsAhead)
-    return made
 
 
 def test_the_same_texts(device: Any) -> None:
@@ -191,24 +151,6 @@ def test_stop_strings_and_ends(device: Any) -> None:
     assert device.ahead > 3
 
 
-def test_a_row_that_fails_fails_alone(device: Any) -> None:
-    asked = [(prompt, GREEDY) for prompt in ([5] * 11, [7] * 20, [9] * 30)]
-    expected = wanted(device.target, asked, ())
-    device.spoiled = {20 + 4}
-    engine = Engine(device)
-    requests = added(engine, asked, ())
-    engine.run()
-    assert isinstance(requests[1].error, LogitsError)
-    assert requests[1].token_ids == expected[1][:4]
-    others = [requests[0], requests[2]]
-    assert [one.token_ids for one in others if one.error is None] == [
-        text
-        for one, text in zip(others, [expected[0], expected[2]], strict=True)
-        if one.error is None
-    ]
-    assert any(one.error is None for one in others) and device.ahead > 3
-
-
 def test_weights_that_are_replaced() -> None:
     """A step that was started with the old weights is not read."""
     model = zoo.make("llama")
@@ -253,92 +195,6 @@ def test_what_is_not_started_ahead(device: Any) -> None:
     for _ in range(3):
         engine.step()
     assert not device.ahead
-
-
-def test_a_step_after_a_failure(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails while the next step is started changes nothing: the step is taken again."""
-    asked = [(prompt, params) for prompt, params in zip(prompts(4), PLAIN, strict=False)]
-    engine = Engine(device)
-    requests = added(engine, asked)
-    for _ in range(3):
-        engine.step()
-    failing = 0
-
-    def fails(*given: Any) -> Outputs:
-        nonlocal failing
-        failing += 1
-        raise RuntimeError("the device is lost") if failing < 3 else MemoryError()
-
-    with monkeypatch.context() as broken:
-        broken.setattr(device, "forward_next", fails, raising=False)
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match="lost"):
-                while engine.busy:
-                    engine.step()
-        for _ in range(3):  # without pages for it, steps are taken one after the other
-            engine.step()
-    engine.run()
-    engine.check_integrity()
-    assert tokens_of(requests) == wanted(device.target, asked)
-    assert failing > 3
-
-
-PLACES = ["taken", "begun", "stored", "meanwhile", "read", "commit", "after", "finished"]
-
-
-@pytest.mark.parametrize("where", PLACES)
-def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Wherever it comes, the step can be taken again."""
-    from foresay.engine import ahead
-    from foresay.engine import engine as its
-    from foresay.engine.scheduler import Scheduler
-    from foresay.sampling.acceptance.upload import Download
-
-    at, times = 0, 0
-
-    def interrupted(real: Any, *, after: bool = False) -> Any:
-        def call(*given: Any) -> Any:
-            nonlocal at, times
-            at += 1
-            found = real(*given) if after else None
-            if at % 4 == 3:
-                times += 1
-                raise KeyboardInterrupt
-            return found if after else real(*given)
-
-        return call
-
-    owner, name = {
-        "taken": (StepsAhead, "take"),
-        "begun": (Scheduler, "hold_next"),
-        "stored": (ahead, "keep_first_rows"),
-        "meanwhile": (Engine, "_learn"),
-        "read": (Download, "values"),
-        "commit": (its, "append_committed"),
-        "after": (its, "append_committed"),
-        "finished": (SuffixDrafter, "finish"),
-    }[where]
-    after = where in ("taken", "stored", "after", "finished")
-    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name), after=after))
-    asked = [(prompt, PLAIN[at % len(PLAIN)]) for at, prompt in enumerate(prompts(12))]
-    engine = Engine(device, SuffixDrafter(), policy="none")
-    requests, cancelled = added(engine, asked), 0
-    while engine.busy:
-        try:
-            engine.step()
-        except KeyboardInterrupt:
-            running = engine.scheduler.running
-            if where != "finished" and len(running) > 4 and times % 2:
-                engine.cancel(running[0])
-                cancelled += 1
-            elif where == "finished":
-                engine.cancel(*[one for one in running if one.kv is None])
-    engine.check_integrity()
-    for found, text, request in zip(
-        tokens_of(requests), wanted(device.target, asked), requests, strict=True
-    ):
-        assert found == (text[: len(found)] if request.finish_reason == "cancelled" else text)
-    assert times > 2 and device.ahead > 3 and (cancelled or where == "finished")
 
 
 class WantsLater(RecycleDrafter):

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from foresay.arrays import sizes_of
 from foresay.budget.calibration import Calibration
-from foresay.budget.cost import Choice, StepCost, seconds_lost
+from foresay.budget.cost import Selection, StepCost, seconds_lost
 from foresay.budget.draft_size import DraftSize
 from foresay.budget.load import Load, StepFacts, check_drafts_of
 from foresay.budget.price import PriceOfTime
@@ -139,7 +139,7 @@ class Adaptive:
         tokens per second, with all that the host does for it."""
         step = self._begin(load)
         step.asked = self._cap(step)
-        found = self._choice(drafts, step)
+        found = self._selection(drafts, step)
         gains = np.diff(found.tokens)
         gains[drafts.depths[found.order] <= _TOKENS_AHEAD] = 0
         tokens = found.tokens[0] + np.append(0.0, gains.cumsum())
@@ -211,7 +211,7 @@ class Adaptive:
         """
         drafts = DraftBatch.of(drafts)
         step = self._step_of(load)
-        found = self._choice(drafts, step)
+        found = self._selection(drafts, step)
         best, tokens, times = found.best, found.tokens, found.seconds
         keep = np.zeros(len(drafts.tokens), bool)
         keep[found.order[:best]] = True
@@ -229,7 +229,7 @@ class Adaptive:
             step.trial = _Trial(per_token, chosen, chosen.flat.searchsorted(more), price)
         return chosen
 
-    def _choice(self, drafts: DraftBatch, step: _Begun) -> Choice:
+    def _selection(self, drafts: DraftBatch, step: _Begun) -> Selection:
         """How many nodes are worth verifying, and which.
 
         Raises: InputError for a number of drafts that does not fit the load.
@@ -239,7 +239,7 @@ class Adaptive:
         worth = np.ones(len(load)) if load.ids is None else self._calibration.factors(load.ids)
         if load.weights is not None:
             worth = worth * load.weights
-        return self.cost.choice(
+        return self.cost.selection(
             drafts,
             self._calibration(drafts, load.tenants),
             worth,

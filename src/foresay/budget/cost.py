@@ -26,7 +26,7 @@ from foresay.budget.load import Load
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
-__all__ = ["KNOTS", "Choice", "Sample", "StepCost", "isotonic", "seconds_lost"]
+__all__ = ["KNOTS", "Sample", "Selection", "StepCost", "isotonic", "seconds_lost"]
 
 Number = float | NDArray[Any]
 
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
     requests: int = 1
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """What verifying drafted nodes makes and takes; see csrc/budget/ranking.hpp."""
 
     order: NDArray[np.int64]
@@ -145,7 +145,7 @@ class StepCost:
         """`seconds` of one step, faster."""
         return self._level * sum(self._parts(rows, reads, keys, requests))
 
-    def choice(
+    def selection(
         self,
         drafts: DraftBatch,
         chances: NDArray[np.float64],
@@ -154,7 +154,7 @@ class StepCost:
         *,
         seconds: float,
         bearable: float,
-    ) -> Choice:
+    ) -> Selection:
         """How many nodes of these drafts to verify, and which.
 
         chances   of each node
@@ -164,8 +164,8 @@ class StepCost:
         """
         knots, shape = self._arrays
         per_read, per_key, per_request = self._extras
-        return Choice._make(
-            _core.choice(
+        return Selection._make(
+            _core.selection(
                 drafts.parents,
                 drafts.offsets,
                 chances,

@@ -68,6 +68,8 @@ class SelectedNodes:
     @cached_property
     def _packed(self) -> tuple[DraftBatch, Int32s]:
         given = self.proposal
+        if not len(given.tokens):
+            return given, given.tokens
         tokens, parents, offsets, scores, nodes = _core.packed(
             given.tokens, given.parents, given.offsets, given.scores, self.keep
         )

@@ -134,7 +134,7 @@ class Scheduler:
         held, hold = self.pages.held_by, self.pages.hold
         return [
             not more
-            or held.get(request) == pages_of(request.length + more)
+            or held.get(request) == -(-(request.length + more) // PAGE)  # `pages_of`
             or hold(request, request.length + more)
             for request, more in zip(requests, nodes, strict=True)
         ]

@@ -244,7 +244,7 @@ def load_of(turns: Sequence[ScheduledRequest], *, waiting: bool, probed: bool = 
     contexts = np.array([request.length for request in decoding], np.int64)
     tokens_left = np.array([request.most for request in decoding], np.int64) - contexts
     weights = None
-    if len(decoding) > 1 and not waiting and False not in [r.together for r in decoding]:
+    if len(decoding) > 1 and not waiting and all(request.together for request in decoding):
         stats = [request.counted for request in decoding]
         weights = urgency(tokens_left, [s.tokens for s in stats], [s.steps for s in stats])
     return Load(

@@ -83,10 +83,9 @@ def verdicts(
 def cut(verified: Verified, sizes: Longs) -> Verified:
     """The same verdicts, each with at most `sizes` tokens: where a stop string ends an answer."""
     found = verified.verdicts
-    lengths = sizes_of(found.offsets)
-    if (lengths <= sizes).all():
+    if (sizes_of(found.offsets) <= sizes).all():
         return verified
-    lengths = np.minimum(lengths, sizes)
+    lengths = np.minimum(sizes_of(found.offsets), sizes)
     tokens = _first(found.offsets, lengths)
     path = _first(found.path_offsets, np.maximum(lengths - 1, 0))
     packed = VerdictBatch._trusted(

@@ -99,11 +99,8 @@ class ProbesDrafts(Protocol):
     """
 
     def runs_ahead(self, load: Load) -> bool:
-        """In place of `budgets`: whether a step with this load is begun without drafts, before the
-        step before it has been read.
-
-        Mutates: what the policy remembers of this step.
-        """
+        """In place of `budgets`: whether a step with this load is started without drafts, before
+        the step before it has been read."""
         ...
 
     def probe_budgets(self, load: Load) -> list[int]:

@@ -108,10 +108,7 @@ class Scheduler:
 
     def hold_next(self, requests: Sequence[Request]) -> bool:
         """Hold memory for a step with these requests again, when each has one token more; False if
-        there is none, or another request could be admitted.
-
-        Mutates: the pages, which hold those tokens; in part where False is returned.
-        """
+        there is none, or another request could be admitted. Some may be held then."""
         if len(self.running) != len(requests) or any(one.paused for one in requests):
             return False
         if len(requests) < self.max_running:

@@ -28,7 +28,9 @@ std::span<const bool> flags(const Flags& given) { return {given.data(), given.si
 std::vector<ClassTable*> tables_of(const Tables& given) {
     std::vector<ClassTable*> tables;
     for (const nb::handle table : given) {
-        if (!nb::isinstance<ClassTable>(table)) throw InputError("table ", tables.size(), " is ", nb::repr(table).c_str(), "; expected a ClassTable");
+        // One of a class of Python's that left out __init__ is not there yet.
+        if (!nb::isinstance<ClassTable>(table) || !nb::inst_ready(table))
+            throw InputError("table ", tables.size(), " is ", nb::repr(table).c_str(), "; expected a ClassTable");
         tables.push_back(nb::inst_ptr<ClassTable>(table));
     }
     return tables;

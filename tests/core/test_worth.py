@@ -173,6 +173,10 @@ def test_nothing_is_learned_from_what_is_refused() -> None:
         ((none, [table], ints(1), factors, longs(3)), "^table 1 is not there; expected 0 to 0$"),
         ((none, [], rows, factors, longs(3)), "^table 0 is not there; expected 0 to -1$"),
         ((none, [table, 7], rows, factors, longs(3)), "^table 1 is 7; expected a ClassTable$"),
+        (
+            (none, [_core.ClassTable.__new__(_core.ClassTable)], rows, factors, longs(3)),
+            "^table 0 is .*; expected a ClassTable$",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             _core.learn(*arrays(batch), *wrong)

@@ -103,9 +103,11 @@ class Rarely(Fixed):
     def observe(self, step: Any) -> None:
         while self.planned[0] is not step.load:
             del self.planned[0]
-        assert step.seconds > 0 and len(step.load) >= step.committed - len(
-            step.chosen.drafts.tokens
-        )
+        load: Any = step.load
+        drafts = step.chosen.drafts
+        assert step.seconds > 0 and len(load) >= step.committed - len(drafts.tokens)
+        assert len(drafts) == len(load) == len(load.ids) == len(load.tenants)
+        assert len(set(load.ids.tolist())) == len(load) and load.tokens_left.min(initial=1) >= 1
         del self.planned[0]
 
 
@@ -113,13 +115,25 @@ def test_a_policy_is_told_of_each_step(device: Any) -> None:
     told = list[Any]()
 
     class Told(Rarely):
+        def budgets(self, load: Load) -> list[int]:
+            assert load.ids is not None
+            running = {request.number: request for request in engine.scheduler.running}
+            texts = [running[number] for number in load.ids.tolist()]
+            more = load.contexts - [len(text) for text in texts]  # 1 where it runs ahead
+            assert set(more.tolist()) <= {0, 1} and len(set(more.tolist())) == 1
+            assert load.tenants == [text.tenant for text in texts]
+            return super().budgets(load)
+
         def observe(self, step: Any) -> None:
             told.append(step)
             super().observe(step)
 
     policy = Told()
     engine = Engine(device, SuffixDrafter(), policy=policy)
-    requests = added(engine, [(prompt, GREEDY) for prompt in prompts(3)], ())
+    requests = [
+        engine.add(prompt, replace(GREEDY, max_tokens=24 - 7 * at), seed=at, tenant=f"of {at}")
+        for at, prompt in enumerate(prompts(3))
+    ]
     steps = 0
     while engine.busy:
         engine.step()
@@ -127,7 +141,8 @@ def test_a_policy_is_told_of_each_step(device: Any) -> None:
     assert len(told) == steps and device.ahead
     assert sum(step.committed for step in told) == sum(len(r.token_ids) for r in requests)
     stats = [request.stats for request in requests]
-    assert all(one.tokens == 24 and 0 < one.steps <= 24 for one in stats)
+    assert [one.tokens for one in stats] == [24, 17, 10]
+    assert all(0 < one.steps <= one.tokens for one in stats)
 
 
 def test_stop_strings_and_ends(device: Any) -> None:

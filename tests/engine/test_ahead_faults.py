@@ -66,7 +66,7 @@ PLACES = ["taken", "begun", "stored", "meanwhile", "read", "commit", "after", "f
 
 @pytest.mark.parametrize("where", PLACES)
 def test_an_interrupt(device: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Wherever it comes, the step can be taken again."""
+    """Wherever it comes, no wrong token is committed afterwards."""
     from foresay.engine import ahead
     from foresay.engine import engine as its
     from foresay.engine.scheduler import Scheduler

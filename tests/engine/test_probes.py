@@ -23,6 +23,7 @@ from foresay.arrays import Int32s
 from foresay.bench.recorded import CountedKv, CountedTarget
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
+from foresay.budget.load import Load
 from foresay.draft import DraftBatch
 from foresay.drafters import SuffixDrafter
 from foresay.engine import ahead
@@ -101,7 +102,9 @@ class TimedDrafter(SuffixDrafter):
         return super().propose(states, budgets, **given)
 
 
-def engine_of(device: Device, patch: pytest.MonkeyPatch, drafts: bool) -> Engine:
+def engine_of(
+    device: Device, patch: pytest.MonkeyPatch, drafts: bool, kind: type[Adaptive]
+) -> Engine:
     """Its parts take time on the host."""
 
     class Timed(Download):
@@ -120,7 +123,7 @@ def engine_of(device: Device, patch: pytest.MonkeyPatch, drafts: bool) -> Engine
         for keys in (32, 256)
     )
     drafter = TimedDrafter(device) if drafts else None
-    policy = Adaptive(cost) if drafts else "none"
+    policy = kind(cost) if drafts else "none"
     engine = Engine(
         device, drafter, policy=policy, clock=device.clock, memory=1 << 20, max_rows=1 << 16
     )
@@ -146,12 +149,14 @@ def engine_of(device: Device, patch: pytest.MonkeyPatch, drafts: bool) -> Engine
     return engine
 
 
-def run(texts: Texts, patch: pytest.MonkeyPatch, *, drafts: bool) -> Device:
+def run(
+    texts: Texts, patch: pytest.MonkeyPatch, *, drafts: bool, policy: type[Adaptive] = Adaptive
+) -> Device:
     """Answer all at once; the answers are the recorded ones."""
     with patch.context() as own:
         device = Device(texts)
         assert isinstance(device, RunsAhead)
-        engine = engine_of(device, own, drafts)
+        engine = engine_of(device, own, drafts, policy)
         requests = [
             engine.add(prompt, SamplingParams(temperature=0, max_tokens=len(answer)), together=True)
             for prompt, answer in texts
@@ -216,6 +221,26 @@ def test_what_is_copied_is_drafted(
 ) -> None:
     times, device = gain(edits(count), monkeypatch)
     assert times > least and device.drafted > 10
+
+
+def test_a_policy_is_told_which_probes_were_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tokens of all requests of the step, also when some have ended."""
+    texts = [(prompt, answer[: 60 + 20 * at]) for at, (prompt, answer) in enumerate(chats(4))]
+    seen = list[bool]()
+
+    class Told(Adaptive):
+        def observe_probe(self, firsts: Any, right: Any, load: Load) -> None:
+            assert load.probed and load.ids is not None and (firsts.depths == 1).all()
+            came = [
+                first.tokens == texts[number][1][length - len(texts[number][0])]
+                for number, length, first in zip(load.ids, load.contexts, firsts, strict=True)
+            ]
+            assert np.array_equal(right, np.concatenate(came))
+            seen.extend(right.tolist())
+            super().observe_probe(firsts, right, load)
+
+    run(texts, monkeypatch, drafts=True, policy=Told)
+    assert any(seen) and not all(seen)
 
 
 def test_wrong_variants_are_slower(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ are in `test_gpu_kernels.py`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from engine.drafters import Scripted
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.drafters import NgramDrafter
@@ -191,6 +193,37 @@ def test_steps_that_are_started_before_the_one_before_is_read(
         found.append([list(request.tokens) for request in requests])
     assert found[0] == found[1] and [len(text) for text in found[0]] == [9, 5]
     assert len(ahead) >= 3 and ahead[0] == [found[0][0][5], found[0][1][3]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+def test_copies_that_are_interrupted(monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    """Whether they were started is not known then: what was stored is computed again."""
+    target = gpu_target(zoo.make("llama", num_hidden_layers=1, **SMALL))
+    prompt, params = [5, 6, 7, 5, 6, 7, 5, 6], SamplingParams(temperature=0, max_tokens=16)
+    engine = Engine(target, memory=1 << 22)
+    request = engine.add(prompt, params, seed=1)
+    engine.run()
+    answer, copy, interrupts = request.token_ids, GpuTarget._copy_slots, 0
+
+    def interrupted(self: GpuTarget, *batch: Int32s) -> None:
+        nonlocal interrupts
+        interrupts += len(batch[0]) > 1  # one moves, and the next into its place
+        if interrupts != 1 or after:
+            copy(self, *batch)
+        if interrupts == 1:
+            interrupts += 1
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(GpuTarget, "_copy_slots", interrupted)
+    drafter = Scripted({tuple(prompt): answer}, wrong=0.5, seed=2)
+    engine = Engine(target, drafter, policy="fixed", memory=1 << 22)
+    request, version = engine.add(prompt, params, seed=1), target.version
+    while engine.busy:
+        with suppress(KeyboardInterrupt):
+            engine.step()
+    engine.check_integrity()
+    assert request.token_ids == answer and interrupts > 1 and target.version == version + 1
 
 
 def test_what_does_not_fit_into_memory_leaves_the_texts_as_they_were() -> None:

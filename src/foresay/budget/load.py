@@ -116,7 +116,9 @@ class StepFacts:
         """The facts from the verdicts on the proposal."""
         batch = VerdictBatch.of(verdicts)
         if not len(chosen.keep):
-            return cls(load, chosen, _NONE, len(batch.tokens), seconds, draft_seconds)
+            # Requests can have left since the step was started (`engine.ahead`).
+            nothing = SelectedNodes.nothing(len(load))
+            return cls(load, nothing, _NONE, len(batch.tokens), seconds, draft_seconds)
         paths = batch.path, batch.path_offsets
         accepted = _core.accepted(*paths, chosen.proposal.offsets, chosen.keep).view(np.bool_)
         return cls(load, chosen, accepted, len(batch.tokens), seconds, draft_seconds)

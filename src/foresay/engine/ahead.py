@@ -167,15 +167,18 @@ class StepsAhead:
         if not self._scheduler.hold_next(requests):
             return
         lengths = np.array([request.length for request in requests], np.int64) + 1
+        left = np.array([request.most for request in requests], np.int64) - lengths
+        if not left.any():
+            return
         load = replace(
             step.load,
             contexts=lengths,
-            tokens_left=np.array([request.most for request in requests], np.int64) - lengths,
+            tokens_left=np.maximum(left, 1),  # who ends in `step` is computed once more
             ids=np.array([request.number for request in requests], np.int64),
             tenants=[request.tenant for request in requests],
             weights=None,  # nothing is chosen by them
         )
-        if not load.tokens_left.any() or not self._goes_on(load):
+        if not self._goes_on(load):
             return
         keep_first_rows([one.kv for one in requests if one.kv is not None], self._together)
         step.stored = True

@@ -219,16 +219,25 @@ class GpuTarget:
 
     def _copy(self) -> None:
         """Move the keys and values of tokens that were kept, and copy those of shared prefixes."""
-        layers, _, _, heads, _, width = self._numbers.shape
         while (batch := self._pool.next_copies()) is not None:
-            groups = len(batch[2]) - 1
-            sent = self._sent(np.concatenate(batch))
-            source, target, offsets = sent.split([len(each) for each in batch])
-            copy_slots[(groups, 2 * layers, heads)](
-                self._numbers, source, target, offsets, self._numbers.stride(1), heads,
-                block=BLOCK, width=width, many=16, num_warps=4,
-            )  # fmt: skip
-            self._pool.copied()
+            try:
+                self._copy_slots(*batch)
+            except BaseException:
+                # Whether they were copied is unknown, and twice would be wrong as well.
+                self.version += 1
+                raise
+            finally:
+                self._pool.copied()
+
+    def _copy_slots(self, *batch: Int32s) -> None:
+        """From, to, and the offsets of groups."""
+        layers, _, _, heads, _, width = self._numbers.shape
+        sent = self._sent(np.concatenate(batch))
+        source, target, offsets = sent.split([len(each) for each in batch])
+        copy_slots[(len(offsets) - 1, 2 * layers, heads)](
+            self._numbers, source, target, offsets, self._numbers.stride(1), heads,
+            block=BLOCK, width=width, many=16, num_warps=4,
+        )  # fmt: skip
 
     def _sent(self, array: NDArray[Any]) -> Tensor:
         """On the device, without a wait for what it computes."""

@@ -1,5 +1,4 @@
-"""What the functions and classes over arrays refuse: one table. Nothing is written then, and the
-right input is taken."""
+"""What functions and classes over arrays refuse, in one table; nothing is written then."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from core.arrays import doubles, floats, halves, ints, longs, read_only, single
 from foresay import _core
 from foresay.errors import InputError
 
-LEVELS = _core.cpu_levels()
-NAN, INF = float("nan"), float("inf")
+LEVELS, NAN, INF = _core.cpu_levels(), float("nan"), float("inf")
 LAYERS = [(2, 8, 6), (1, 3, 5)]  # of a Kv
 
 
@@ -38,6 +36,11 @@ def linear(**given: Any) -> None:
     _core.Linear(halves(5, 8)).multiply(**given)
 
 
+def with_table(call: Callable[..., Any]) -> Callable[..., Any]:
+    table = np.linspace(0.1, 0.9, 5), 4.0, 128.0
+    return lambda tables, **given: call(tables=tables or [_core.ClassTable(*table)], **given)
+
+
 def block_linear(**given: Any) -> None:
     _core.BlockLinear("Q4_1", np.zeros(120, np.uint8), 3, 64).multiply(**given)
 
@@ -51,12 +54,10 @@ PROBS = {"probs": floats(2, 5), "rows": longs(0, 1), "threads": 1}
 CANDIDATES = {"parents": ints(-1), "offsets": ints(0, 1), "chances": doubles(0.5)}
 CANDIDATES |= {"worth": doubles(1), "left": longs(9), "contexts": longs(5)}
 COSTS = {"knots": doubles(1, 9), "shape": doubles(1, 2), "extras": (0.0, 0.0, 0.0), "level": 1.0}
-BESIDES = {"other_rows": 0, "other_reads": 0, "tokens": 1.0, "seconds": 0.0}
-BESIDES |= {"overlaps": False, "bearable": 0.2}
+BESIDES = {"other_rows": 0, "other_reads": 0, "tokens": 1.0, "seconds": 0.0, "bearable": 0.2}
 HEADS = {"query": floats(1, 4, 4, 8), "key": floats(1, 2, 4, 8), "value": floats(1, 2, 4, 6)}
 SEEN = {"layer": 0, "out": floats(1, 4, 4, 6, fill=7), "scaling": 0.5}
-TABLE = _core.ClassTable(np.linspace(0.1, 0.9, 5), 4.0, 128.0)
-SCORED = DRAFTS | {"scores": floats(1), "tables": [TABLE], "rows": ints(0)}
+SCORED = DRAFTS | {"scores": floats(1), "tables": [], "rows": ints(0)}
 LESSONS = SCORED | {"accepted": np.ones(1, bool), "factors": None, "ids": None}
 PLACES = {"means": np.zeros((2, 3)), "nodes": ints(0), "accepted": np.ones(1, bool)}
 PLACES |= {"asked": 2, "requests": 1, "rate": 0.5}
@@ -88,11 +89,11 @@ RIGHT: dict[str, tuple[Callable[..., object], Given]] = {
     "subtract": (_core.subtract, WALKS | PROBS | {"totals": np.ones(2), "sums": np.ones(2)}),
     "draw": (_core.draw, {"residual": np.ones((2, 5)), "coins": np.full(2, 0.5), "threads": 1}),
     "check_drafts": (_core.check_drafts, {**DRAFTS, "scores": None}),
-    "calibrated": (_core.calibrated, SCORED),
-    "learn": (_core.learn, LESSONS),
+    "calibrated": (with_table(_core.calibrated), SCORED),
+    "learn": (with_table(_core.learn), LESSONS),
     "step_rows": (_core.step_rows, STEP),
     "kept_rows": (_core.kept_rows, KEPT),
-    "selection": (_core.selection, CANDIDATES | COSTS | BESIDES),
+    "selection": (_core.selection, CANDIDATES | COSTS | BESIDES | {"overlaps": False}),
     "packed": (_core.packed, {**DRAFTS, "scores": None, "keep": np.ones(1, bool)}),
     "numbered": (_core.numbered, KEPT_NODES | {"nodes": ints(0)}),
     "accepted": (_core.accepted, KEPT_NODES | {"keep": np.ones(1, bool)}),
@@ -392,8 +393,7 @@ def test_out_is_not_x(kind: str) -> None:
     layer: Any = _core.Linear(halves(8, 8))
     memory: NDArray[Any] = halves(6, 8)
     if kind == "BlockLinear":
-        layer = _core.BlockLinear("F32", np.zeros(64 * 64 * 4, np.uint8), 64, 64)
-        memory = floats(6, 64)
+        layer, memory = _core.BlockLinear("F32", np.zeros(1 << 14, "B"), 64, 64), floats(6, 64)
     layer.multiply(memory[:3], memory[3:])
     with pytest.raises(InputError, match=r"^out overlaps x; expected memory of its own$"):
         layer.multiply(memory[:3], memory[2:5])

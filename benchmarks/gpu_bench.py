@@ -261,14 +261,15 @@ def timed(bench: Bench, steps: Mapping[str, Callable[[], object]]) -> dict[str, 
     turns, block = 3, max(2, bench.scale.repeats // 3)
     for turn in range(-1, turns):  # the first turn warms up: kernels, graphs
         for name, step in steps.items():
-            took = _block(bench, step, 3 if turn < 0 else block)
+            took = one_by_one(step, 3 if turn < 0 else block, str(bench.device))
             found[name] += took if turn >= 0 else []
             bench.check_time("more steps")
     return found
 
 
-def _block(bench: Bench, step: Callable[[], object], count: int) -> list[float]:
-    if bench.smoke:
+def one_by_one(step: Callable[[], object], count: int, device: str) -> list[float]:
+    """Milliseconds of each of `count` steps that follow each other; on the CPU by the clock."""
+    if not device.startswith("cuda"):
         times = []
         for _ in range(count):
             begin = time.perf_counter()
@@ -281,7 +282,7 @@ def _block(bench: Bench, step: Callable[[], object], count: int) -> list[float]:
     for event in events[1:]:
         step()
         event.record()
-    torch.cuda.synchronize(bench.device)
+    torch.cuda.synchronize(device)
     return [a.elapsed_time(b) for a, b in itertools.pairwise(events)]
 
 

@@ -13,7 +13,6 @@ the model begun again. The file is written after every case.
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import statistics
@@ -38,7 +37,7 @@ import harness
 from foresay.models.gpu.load import random_target
 from foresay.models.gpu.target import GpuTarget
 from foresay.models.gpu.tuning import Tuning
-from gpu_bench import filled, said, step_of
+from gpu_bench import filled, one_by_one, said, step_of
 from gpu_choices import (
     CASES,
     MODELS,
@@ -105,19 +104,7 @@ def timed(
         at = turn * len(names) // rounds
         for name in names[at:] + names[:at]:
             target.decoder.tuning = choices[name]
-            if device != "cuda":
-                begin = time.perf_counter()
-                step()
-                times[name].append(1e3 * (time.perf_counter() - begin))
-                continue
-            step()  # the first after a pause finds the device idle
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-            events[0].record()
-            for event in events[1:]:
-                step()
-                event.record()
-            torch.cuda.synchronize()
-            times[name] += [a.elapsed_time(b) for a, b in itertools.pairwise(events)]
+            times[name] += one_by_one(step, count if device == "cuda" else 1, device)
     return {name: statistics.median(ms) for name, ms in times.items()}
 
 

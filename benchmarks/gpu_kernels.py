@@ -116,7 +116,7 @@ def tree_attention(texts: Sequence[Text], case: Case) -> Callable[[], Sequence[T
     is timed; on a GPU it is a CUDA graph, as in a target.
     """
     try:
-        from foresay.models.gpu.attention import BLOCK, Heads, attention, tile_rows
+        from foresay.models.gpu.attention import BLOCK, Heads, attention, least_items, tile_rows
         from foresay.models.gpu.graphs import item_size, row_size
         from foresay.models.gpu.inputs import Staging, StepInputs
     except ImportError:  # no triton
@@ -136,7 +136,8 @@ def tree_attention(texts: Sequence[Text], case: Case) -> Callable[[], Sequence[T
         stored[-1].keep(np.arange(text.stored, dtype=np.int32))
     offsets = np.cumsum([0, *rows]).astype(np.int32)
     parents = np.array([parent for text in texts for parent in text.parents], np.int32)
-    step = PagedStep(tuple(stored), offsets, parents, tile_rows(heads))
+    least = least_items(heads, device)
+    step = PagedStep(tuple(stored), offsets, parents, tile_rows(heads), least)
     step.end()
     for text, kept in zip(texts, stored, strict=True):
         slots = torch.from_numpy(kept.slots().astype(np.int64)).to(device)
@@ -146,7 +147,7 @@ def tree_attention(texts: Sequence[Text], case: Case) -> Callable[[], Sequence[T
     capacity, items = row_size(step.rows), item_size(step.items)
     staging = Staging(step.size(capacity, items), device)
     staging.send(step, np.zeros(step.rows, np.int32), capacity, items)
-    inputs = StepInputs.of(staging.buffer, capacity, items)
+    inputs = StepInputs.of(staging.buffer, capacity, items, step.by_span)
     query = torch.zeros(capacity, case.heads, size, dtype=case.dtype, device=device)
     query[: step.rows, :, : case.size] = torch.cat([text.q for text in texts])
     chunks = -(-step.results // 16) * 16 * case.heads

@@ -10,16 +10,18 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import partial
+from itertools import product as product_of
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from foresay.models.gpu.products import Matrix, Shape, gated_product, matrix_of, product, shape_of
+from foresay.models.gpu.product_shapes import Shape, plain_shape
+from foresay.models.gpu.products import Matrix, gated_product, matrix_of, product
 
 MEMORY = 225 * 1024  # of the tiles of all programs that an SM has at once
-_ROWS = (160, 96, 384, 128, 16, 32, 64, 192, 256, 512)
-_OF_LOGITS = (16, 32, 64, 96, 128, 160, 192, 256)
+_ROWS = (16, 32, 64, 80, 96, 128, 160, 192, 256, 384, 512)
+_OF_LOGITS = (16, 32, 64, 96, 128, 192, 256)
 
 
 class Kind(NamedTuple):
@@ -91,31 +93,33 @@ TINY = (
 def tiles(rows: int) -> list[tuple[int, int]]:
     """How so many rows are divided."""
     one, many = [(256, 0), (128, 0)], [(128, 64), (128, 0), (256, 128)]
-    some = {40: [(32, 16)], 96: [(64, 32)], 160: [(128, 32)], 192: [(128, 64)]}
+    some = {40: [(32, 16)], 80: [(64, 16)], 96: [(64, 32)]}
+    some |= {160: [(128, 32)], 192: [(128, 64)]}
     return (some | {256: one, 384: many, 512: one}).get(rows, [(rows, 0)])
 
 
 def candidates(kind: Kind, rows: int, part: int, dtype: torch.dtype) -> list[Shape]:
-    """The usual one first."""
-    found = [shape_of(rows, dtype, gated=kind.gated)]
+    """The one for any GPU first."""
+    found = [plain_shape(rows, dtype, gated=kind.gated)]
     for tile in tiles(rows):
         found += _few(kind, tile) if rows <= 64 else []
         found += _wide(kind, tile)
+        found += _early(kind, tile) if dtype != torch.float32 else []
     fitting = (one for one in found[1:] if part % one.step == 0 and _memory(kind, one) <= MEMORY)
     return list(dict.fromkeys([found[0], *fitting]))
 
 
 def _few(kind: Kind, tile: tuple[int, int]) -> list[Shape]:
     """Steps of many inputs, which only few rows have room for."""
-    wide = partial(Shape, tiles=tile, wide=True)
+    of = partial(Shape, tiles=tile)
     if kind.gated:
         return [
-            *(wide(32, step=128, warps=4, stages=stages) for stages in (4, 5)),
-            wide(64, step=128, warps=8, stages=3),
+            *(of(32, step=128, warps=4, stages=stages, kernel="wide") for stages in (4, 5)),
+            of(64, step=128, warps=8, stages=3, kernel="wide"),
         ]
     found = [Shape(64, tile, 128, 4, 5), Shape(64, tile, 256, 4, 3)]
-    for copied in (False, True) if len(kind.outputs) == 1 else (False,):
-        found += [wide(64, step=128, warps=4, stages=stages, copied=copied) for stages in (4, 5)]
+    for kernel in ("wide", "copied") if len(kind.outputs) == 1 else ("wide",):
+        found += [of(64, step=128, warps=4, stages=stages, kernel=kernel) for stages in (4, 5)]
     return found
 
 
@@ -128,12 +132,12 @@ def _wide(kind: Kind, tile: tuple[int, int]) -> list[Shape]:
     if kind.gated or len(kind.outputs) == 1:
         least = 128 if kind.gated else 64  # a copied tile has gates or ups only
         some = [each for each in heights if each[0] in (least, 128, 256) and each[2] < 3]
-        found += [_filled(kind, tile, *each, copied=True) for each in some]
+        found += [_filled(kind, tile, *each, kernel="copied") for each in some]
     return [shape for shape in found if shape is not None]
 
 
 def _filled(
-    kind: Kind, tile: tuple[int, int], height: int, warps: int, at_once: int, copied: bool = False
+    kind: Kind, tile: tuple[int, int], height: int, warps: int, at_once: int, kernel: str = "wide"
 ) -> Shape | None:
     """With as many steps under way as there is memory for; None: too few, or too few registers."""
     outputs, more = height // (1 + kind.gated), 0
@@ -142,11 +146,24 @@ def _filled(
     if height * sum(tile) > 200 * 32 * warps:
         return None
     for step in (64, 32):
-        one = Shape(outputs, tile, step, warps, 1, wide=True, copied=copied, more=more)
+        one = Shape(outputs, tile, step, warps, 1, kernel, more)
         stages = min(MEMORY // at_once // _memory(kind, one), 6)
         if stages >= 3:
             return one._replace(stages=stages)
     return None
+
+
+def _early(kind: Kind, tile: tuple[int, int]) -> list[Shape]:
+    """With one program or two at once on each SM."""
+    found, limit = list[Shape](), 200 * 32  # numbers that a warp has registers for
+    for (outputs, warps), at_once, step in product_of(((64, 4), (128, 8)), (2, 1), (64, 128)):
+        one = Shape(outputs, tile, step, warps, 1, "early")
+        stages = min((MEMORY // at_once - 1024) // _memory(kind, one), 12)
+        few = sum(tile) <= 64
+        if outputs * (1 + kind.gated) * sum(tile) < limit * warps and (few or step == 64):
+            lags = (0,) if sum(tile) <= 32 else (0, 1)
+            found += [one._replace(stages=stages, lag=lag) for lag in lags if stages > 1 + lag]
+    return found
 
 
 def _memory(kind: Kind, shape: Shape) -> int:
@@ -159,7 +176,7 @@ def tell(shape: Shape) -> str:
     """Outputs x rows x inputs of a step, warps, stages, and what it is."""
     outputs = f"{shape.outputs}+{shape.more}" if shape.more else f"{shape.outputs}"
     rows = "+".join(str(tile) for tile in shape.tiles if tile)
-    words = [name for name in ("wide", "copied") if getattr(shape, name)]
+    words = [shape.kernel] * (shape.kernel != "plain") + ["lag"] * shape.lag
     return " ".join([f"{outputs} x {rows} x {shape.step} w{shape.warps} s{shape.stages}", *words])
 
 

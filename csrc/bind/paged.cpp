@@ -71,11 +71,13 @@ void bind_paged(nb::module_& m) {
         for (size_t i = 0; i < texts.size(); ++i) texts[i]->keep(path(i));
     }, "texts"_a, "rows"_a, "offsets"_a, "Each text keeps its rows, as its `keep` does; if one cannot, none does.");
     nb::class_<PagedStep>(m, "PagedStep", "What a device must know of a step; see csrc/paged/step.hpp.")
-        .def("__init__", [](PagedStep* self, const Texts& texts, Tokens offsets, Tokens parents, uint32_t tile_rows, uint32_t chunk) {
-            new (self) PagedStep(pointers(texts), {offsets.begin(), offsets.end()}, parents, tile_rows, chunk);
-        }, "texts"_a, "offsets"_a, "parents"_a, "tile_rows"_a, "chunk"_a = 2, nb::keep_alive<1, 2>())
+        .def("__init__", [](PagedStep* self, const Texts& texts, Tokens offsets, Tokens parents, uint32_t tile_rows,
+                           uint32_t least_items, uint32_t chunk) {
+            new (self) PagedStep(pointers(texts), {offsets.begin(), offsets.end()}, parents, tile_rows, least_items, chunk);
+        }, "texts"_a, "offsets"_a, "parents"_a, "tile_rows"_a, "least_items"_a = 0, "chunk"_a = 2, nb::keep_alive<1, 2>())
         .def_prop_ro("rows", &PagedStep::rows)
         .def_prop_ro("items", &PagedStep::items)
+        .def_prop_ro("by_span", &PagedStep::by_span)
         .def_prop_ro("results", &PagedStep::results)
         .def("size", &PagedStep::size, "row_capacity"_a, "item_capacity"_a)
         .def("fill", [](const PagedStep& self, Tokens tokens, uint32_t row_capacity, uint32_t item_capacity,

@@ -9,32 +9,25 @@ namespace foresay {
 namespace {
 
 constexpr uint32_t kBlock = PagePool::kPage;  // keys that are read at once
+constexpr uint32_t kSpan = 16;                // blocks whose chunks are added first
 
-// Chunks by position: short ones first, so that a short text keeps many processors busy, then longer ones, whose results cost less.
+/// Its first block, the one behind its last, and how many are before it.
 struct Range {
-    uint32_t blocks, size;  // up to so many blocks, chunks of this size
+    uint32_t begin, end, number;
 };
-
-/// The chunk that a block is in, and its first block and the one behind its last.
-struct Chunk {
-    uint32_t number, begin, end;
-};
-Chunk chunk_of(uint32_t block, uint32_t first) {
-    uint32_t before = 0, from = 0;
-    for (const Range range : {Range{16, first}, Range{32, 4}, Range{UINT32_MAX, 16}}) {
-        if (block < range.blocks) {
-            const uint32_t inner = (block - from) / range.size;
-            return {before + inner, from + inner * range.size, from + (inner + 1) * range.size};
-        }
-        before += (range.blocks - from) / range.size, from = range.blocks;
-    }
-    return {};
+Range span_of(uint32_t block) { return {block / kSpan * kSpan, (block / kSpan + 1) * kSpan, block / kSpan}; }
+/// Chunks are shorter in the first spans, so that a short text keeps many processors busy; `first`: blocks of those in the first.
+Range chunk_of(uint32_t block, uint32_t first) {
+    const uint32_t size = block < kSpan ? first : block < 2 * kSpan ? 4 : kSpan;
+    const uint32_t before = block < kSpan ? 0 : block < 2 * kSpan ? kSpan / first : kSpan / first + 4 + (block / kSpan - 2);
+    const uint32_t inner = block % kSpan / size, begin = block / kSpan * kSpan + inner * size;
+    return {begin, begin + size, before + inner};
 }
 
 }  // namespace
 
 PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets, std::span<const int32_t> parents, uint32_t tile_rows,
-                     uint32_t chunk)
+                     uint32_t least_items, uint32_t chunk)
     : texts_(std::move(texts)), offsets_(std::move(offsets)) {
     check_parts("the step", offsets_, texts_.size(), parents.size());
     if (texts_.empty() || !tile_rows) throw InputError("the step has ", texts_.size(), " texts in tiles of ", tile_rows, " rows; expected at least 1 of each");
@@ -61,8 +54,9 @@ PagedStep::PagedStep(std::vector<PagedText*> texts, std::vector<int32_t> offsets
     for (size_t i = 0; i < texts_.size(); ++i) {
         const auto first = static_cast<uint32_t>(offsets_[i]), count = static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]);
         add_paths(*texts_[i], parents.subspan(first, count), first);
-        add_items(*texts_[i], first, count, tile_rows, chunk);
+        add_tiles(static_cast<uint32_t>(i), first, count, tile_rows);
     }
+    add_items(least_items, chunk);
 }
 
 void PagedStep::add_paths(const PagedText& text, std::span<const int32_t> parents, uint32_t first) {
@@ -91,28 +85,54 @@ void PagedStep::add_paths(const PagedText& text, std::span<const int32_t> parent
     }
 }
 
-void PagedStep::add_items(const PagedText& text, uint32_t first, uint32_t rows, uint32_t tile_rows, uint32_t chunk) {
-    const uint32_t stored = text.length();
+void PagedStep::add_tiles(uint32_t text, uint32_t first, uint32_t rows, uint32_t tile_rows) {
+    const uint32_t whole = texts_[text]->length() / kBlock;
     const auto pages = static_cast<int32_t>(heap_.size());
-    for (uint32_t block = 0; block < stored / kBlock; ++block) heap_.push_back(text.slot(block * kBlock) / static_cast<int32_t>(kBlock));
+    for (uint32_t block = 0; block < whole; ++block) heap_.push_back(texts_[text]->slot(block * kBlock) / static_cast<int32_t>(kBlock));
     for (uint32_t begin = first, size; begin < first + rows; begin += size) {
         size = std::min(tile_rows, first + rows - begin);
         const auto [low, high] = std::minmax_element(positions_.begin() + begin, positions_.begin() + begin + size);
         const auto [from, to] = std::minmax_element(row_paths_.begin() + begin, row_paths_.begin() + begin + size);
-        const uint32_t last = static_cast<uint32_t>(*high) / kBlock, chunks = chunk_of(last, chunk).number + 1;
-        for (uint32_t row = begin; row < begin + size; ++row) {
-            first_results_[row] = static_cast<int32_t>(results_ + row - begin);
-            strides_[row] = static_cast<int32_t>(size);
-            counts_[row] = static_cast<int32_t>(chunks);
-        }
-        for (uint32_t block = 0; block <= last;) {
-            const Chunk its = chunk_of(block, chunk);
-            for (const uint32_t field : {begin, size, static_cast<uint32_t>(pages), stored, static_cast<uint32_t>(*from), static_cast<uint32_t>(*to) + 1,
-                                         its.begin, std::min(its.end, last + 1), results_, static_cast<uint32_t>(*low)})
-                items_.push_back(static_cast<int32_t>(field));
-            results_ += size, block = its.end;
+        tiles_.push_back({text, begin, size, static_cast<uint32_t>(*low), static_cast<uint32_t>(*high) / kBlock, 0, pages, *from, *to + 1});
+    }
+}
+
+void PagedStep::add_items(uint32_t least_items, uint32_t chunk) {
+    uint32_t spans = 0, chunks = 0;
+    for (const Tile& tile : tiles_) spans += span_of(tile.last).number + 1, chunks += chunk_of(tile.last, chunk).number + 1;
+    by_span_ = spans >= least_items;
+    const bool by_path = chunks < least_items;
+    const auto range_of = [&](uint32_t block) { return by_span_ ? span_of(block) : chunk_of(block, chunk); };
+    for (Tile& tile : tiles_) {
+        const uint32_t count = range_of(tile.last).number + 1;
+        tile.results = results_, results_ += count * tile.rows;
+        for (uint32_t row = tile.first; row < tile.first + tile.rows; ++row) {
+            first_results_[row] = static_cast<int32_t>(tile.results + row - tile.first);
+            strides_[row] = static_cast<int32_t>(tile.rows);
+            counts_[row] = static_cast<int32_t>(count);
         }
     }
+    // The longest first, so that none of them begins last. Tiles of one text stand together: the second finds the keys in the cache.
+    for (const bool longest : {true, false})
+        for (size_t begin = 0, end = 0; begin < tiles_.size(); begin = end) {
+            uint32_t last = 0;
+            for (; end < tiles_.size() && tiles_[end].text == tiles_[begin].text; ++end) last = std::max(last, tiles_[end].last);
+            for (Range range = range_of(0); range.begin <= last; range = range_of(range.end)) {
+                if (longest != (range.end - range.begin == kSpan && range.end <= last)) continue;
+                for (size_t i = begin; i < end; ++i)
+                    if (const Tile& tile = tiles_[i]; range.begin <= tile.last)
+                        add_item(tile, range.begin, std::min(range.end, tile.last + 1), tile.results + range.number * tile.rows, by_path);
+            }
+        }
+}
+
+void PagedStep::add_item(const Tile& tile, uint32_t begin, uint32_t end, uint32_t results, bool by_path) {
+    const uint32_t stored = texts_[tile.text]->length();
+    const int32_t paths = by_path && end > stored / kBlock ? 1 : tile.path_end - tile.path_begin;
+    for (int32_t path = tile.path_begin; path < tile.path_end; path += paths)
+        for (const uint32_t field : {tile.first, tile.rows, static_cast<uint32_t>(tile.pages), stored, static_cast<uint32_t>(path),
+                                     static_cast<uint32_t>(path + paths), begin, end, results, tile.low})
+            items_.push_back(static_cast<int32_t>(field));
 }
 
 size_t PagedStep::size(uint32_t row_capacity, uint32_t item_capacity) const noexcept {

@@ -65,7 +65,12 @@ class Memory:
                     self.held[target[some]] = self.held[source[some]]
 
     def step(
-        self, texts: Sequence[Text], parents: Sequence[list[int]], tile: int = 8, chunk: int = 2
+        self,
+        texts: Sequence[Text],
+        parents: Sequence[list[int]],
+        tile: int = 8,
+        least_items: int = 0,
+        chunk: int = 2,
     ) -> PagedStep:
         """A step that is computed: each row's keys are written to its slot.
 
@@ -75,7 +80,7 @@ class Memory:
         pages = [text.pages for text in texts]
         for text in texts:
             text.rows, text.parents = [], []
-        step = PagedStep(tuple(pages), offsets, int32s(chain(*parents)), tile, chunk)
+        step = PagedStep(tuple(pages), offsets, int32s(chain(*parents)), tile, least_items, chunk)
         self.copy()
         step.end()
         for text, own in zip(texts, parents, strict=True):
@@ -110,7 +115,7 @@ def path_to(parents: Sequence[int], row: int) -> list[int]:
 
 
 Seen = list[tuple[int, int, list[tuple[int, int]]]]
-"""Of one row, in order: a chunk, a block in it, and the keys of it that the row sees: the place in
+"""Of one row, in order: a result, a block in it, and the keys of it that the row sees: the place in
 the block, and the slot."""
 
 
@@ -124,22 +129,23 @@ def chunk_of(block: int, size: int = 2) -> int:
 
 def read_as_attend_does(
     buffer: Int32s, rows: int, items: int, window: int
-) -> tuple[dict[int, Seen], list[int]]:
-    """What each row sees, and the places of results that were written. `chunk`: the how manieth of
-    the row's results it goes to."""
+) -> tuple[dict[int, Seen], list[tuple[int, int]]]:
+    """What each row sees, and the places of results that were written, with the row. A result is
+    the how manieth of the row's own."""
     ends = np.cumsum([*[rows] * 7, items * 10, rows, rows])
     _, positions, _, row_paths, firsts, strides, counts, flat, path_slots, path_ends, heap = (
         part.tolist() for part in np.split(buffer, ends)
     )
     seen: dict[int, Seen] = {row: [] for row in range(rows)}
-    written: list[int] = []
+    written: list[tuple[int, int]] = []
     for item in np.reshape(flat, (items, 10)).tolist():
         first, size, pages, stored, path_begin, path_end, begin, end, out, low = item
-        written += range(out, out + size)
+        mine = [r for r in range(first, first + size) if path_begin <= row_paths[r] < path_end]
+        written += [(out + row - first, row) for row in mine]
         if window:
             begin = max(begin, max(low - window + 1, 0) // BLOCK)
         whole = stored // BLOCK
-        for row in range(first, first + size):
+        for row in mine:
             chunk, rest = divmod(out + row - first - firsts[row], strides[row])
             assert rest == 0 and 0 <= chunk < counts[row]
             nearest = positions[row] - (window or 1 << 30)
@@ -157,4 +163,5 @@ def read_as_attend_does(
                     visible = [key for key in keys if nearest < key <= positions[row]]
                     found = [(key % BLOCK, heap[slots + key]) for key in visible]
                     seen[row] += [(chunk, at, found)] if found else []
-    return seen, written
+    # Items may run in any order; a row's results are added in theirs.
+    return {row: sorted(its, key=lambda one: one[0]) for row, its in seen.items()}, written

@@ -160,7 +160,8 @@ def test_every_row_sees_its_text_and_its_ancestors(seed: int) -> None:
             keep([text], [list(range(count))])
     parents = [tree(rng, rng.choice([1, 2, 9, 33, 80])) for _ in texts]
     size = rng.choice([1, 2, 2, 4, 8, 16])
-    step = memory.step(texts, parents, rng.choice([1, 4, 10, 21, 64, HUGE]), size)
+    least, tile = rng.choice([0, 5, 20, 60, HUGE]), rng.choice([1, 4, 10, 21, 64, HUGE])
+    step = memory.step(texts, parents, tile, least, size)
     assert step.rows == sum(map(len, parents))
     rows, items = step.rows + rng.choice([0, 5]), step.items + rng.choice([0, 3])
     buffer = np.full(step.size(rows, items) + 3, -9, np.int32)
@@ -176,7 +177,7 @@ def test_every_row_sees_its_text_and_its_ancestors(seed: int) -> None:
     assert columns[2, : step.rows].tolist() == slots.tolist()
     for window in (0, 1, rng.randint(2, 90), 300):
         seen, written = read_as_attend_does(buffer, rows, items, window)
-        assert sorted(written) == list(range(step.results))
+        assert sorted(place for place, _ in written) == list(range(step.results))
         assert not any(seen.pop(row) for row in range(step.rows, rows))
         row = 0
         for text, own in zip(texts, parents, strict=True):
@@ -188,7 +189,10 @@ def test_every_row_sees_its_text_and_its_ancestors(seed: int) -> None:
                 for position in range(max(len(path) - window, 0) if window else 0, len(path)):
                     key = position % BLOCK, place[path[position]]
                     wanted.setdefault(position // BLOCK, []).append(key)
-                found = [(chunk_of(block, size), block, keys) for block, keys in wanted.items()]
+                found = [
+                    (block // 16 if step.by_span else chunk_of(block, size), block, keys)
+                    for block, keys in wanted.items()
+                ]
                 assert seen[row] == found, (window, row)
                 row += 1
 

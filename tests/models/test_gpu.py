@@ -257,8 +257,8 @@ def test_rows_of_a_step_are_gone_when_another_has_failed(monkeypatch: pytest.Mon
 
 
 def test_sizes_that_steps_are_filled_up_to() -> None:
-    assert [row_size(rows) for rows in (1, 16, 17, 64, 65, 96, 97, 256)] == [
-        *(16, 16, 32, 64, 96, 96, 128, 256)
+    assert [row_size(rows) for rows in (1, 16, 17, 64, 65, 81, 97, 256)] == [
+        *(16, 16, 32, 64, 80, 96, 128, 256)
     ]
     for rows in range(1, 5000, 7):
         assert rows <= row_size(rows) <= max(16, 32 + rows * 3 // 2)

@@ -14,16 +14,16 @@ from torch import Tensor
 from core.arrays import ints
 from core.paged_twin import BLOCK, path_to
 from foresay._core import PagedStep, PagedText, PagePool
+from foresay.models.gpu import attention as attention_module
 from foresay.models.gpu.attention import Heads, attention, tile_rows
-from foresay.models.gpu.chained import NOTHING
+from foresay.models.gpu.chained import is_hopper
 from foresay.models.gpu.elementwise import add_and_norm, copy_slots, embed, rotate_and_store
 from foresay.models.gpu.inputs import Staging, StepInputs
-from foresay.models.gpu.products import Matrix, Shape, gated_product, matrix_of, product
-from foresay.models.gpu.tuning import Tuning
+from foresay.models.gpu.product_shapes import Shape
+from foresay.models.gpu.products import Matrix, gated_product, matrix_of, product
 from models.on_gpu import CUDA, DEVICE, needs_kernels
 
 pytestmark = needs_kernels
-STANDARD = Tuning()
 
 
 @pytest.fixture
@@ -62,13 +62,12 @@ def attended(
     case: Attention,
     values: list[tuple[Tensor, Tensor, Tensor]],
     dtype: torch.dtype,
-    tuning: Tuning = STANDARD,
-    **more: Any,
+    least_items: int = 0,
 ) -> list[Tensor]:
     """By the kernels: [rows, queries, width] of each text. `values`: query, keys, values."""
     padded = max(1 << (case.width - 1).bit_length(), 16)
     heads = Heads(case.queries, case.keys, case.width, padded)
-    pool = PagePool(32)
+    pool = PagePool(48)
     memory = numbers(2, pool.pages + 1, case.keys, BLOCK, padded, seed=9).to(dtype)  # not ours
     texts = [PagedText(pool) for _ in case.texts]
     for (stored, _), text in zip(case.texts, texts, strict=True):
@@ -78,7 +77,7 @@ def attended(
     counts = [len(parents) for _, parents in case.texts]
     offsets = np.cumsum([0, *counts]).astype(np.int32)
     parents = ints(*chain(*(parents for _, parents in case.texts)))
-    step = PagedStep(tuple(texts), offsets, parents, tile_rows(heads) * tuning.groups, tuning.chunk)
+    step = PagedStep(tuple(texts), offsets, parents, tile_rows(heads), least_items)
     step.end()
     for text, (_, *both) in zip(texts, values, strict=True):
         slots = torch.from_numpy(text.slots().astype(np.int64))
@@ -96,10 +95,10 @@ def attended(
     results = numbers(step.results * case.queries * padded, seed=7)
     states = numbers(2 * step.results * case.queries, seed=7)
     out = query.new_zeros(rows, case.queries * case.width)
-    inputs = StepInputs.of(staging.buffer, rows, items, tuning.groups)
+    inputs = StepInputs.of(staging.buffer, rows, items, step.by_span)
     attention(
         query, memory[0], memory[1], inputs, results, states, out, heads,
-        scaling=case.width**-0.5, window=case.window, cap=case.cap, tuning=tuning, **more,
+        scaling=case.width**-0.5, window=case.window, cap=case.cap,
     )  # fmt: skip
     assert not out[step.rows :].any()
     found = out[: step.rows].view(-1, case.queries, case.width)
@@ -144,13 +143,49 @@ CASES = {
 }
 
 
+DIVISIONS = {"spans": 0, "chunks": 8, "chunks, the last by path": 1 << 30}
+
+
+@pytest.mark.parametrize("items", DIVISIONS)
 @pytest.mark.parametrize("name", CASES)
-def test_attention(name: str) -> None:
+def test_attention(name: str, items: str) -> None:
     case = CASES[name]
     values = values_of(case)
-    found = attended(case, values, torch.float32)
+    found = attended(case, values, torch.float32, least_items=DIVISIONS[items])
     for given, text, its in zip(found, case.texts, values, strict=True):
         assert torch.allclose(given.double(), wanted(case, *text, its), atol=2e-5), text
+
+
+LONG = {
+    "over the end of a span": Attention(2, 1, 16, ((1020, (-1, 0, 1, 2, 3, 1, 5)), (70, (-1,)))),
+    "over two spans": Attention(1, 1, 16, ((2045, (-1, 0, 0, 1, 3, 4)),)),
+    "a window, several tiles": Attention(16, 1, 16, ((1090, (-1, 0, 1, 2, 0)),), window=70),
+}
+
+
+def has_same_bits(name: str) -> bool:
+    """However the work is divided."""
+    values, case = values_of(LONG[name]), LONG[name]
+    found = [attended(case, values, torch.float32, least_items=n) for n in DIVISIONS.values()]
+    return all(
+        torch.equal(one, other)
+        for some in found[1:]
+        for one, other in zip(found[0], some, strict=True)
+    )
+
+
+@pytest.mark.usefixtures("_sums_in_order")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * ("tiles" in name)) for name in LONG]
+)
+def test_the_division_of_the_work_changes_no_bits(name: str) -> None:
+    assert has_same_bits(name)
+
+
+@pytest.mark.usefixtures("_sums_in_order")
+def test_other_chunks_within_a_span_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_module, "_CHUNK", 4)  # items that are chunks still have 2 blocks
+    assert not has_same_bits("over the end of a span")
 
 
 @pytest.mark.usefixtures("_sums_in_order")
@@ -214,11 +249,20 @@ def test_a_row_of_a_product_has_the_same_bits_among_any_number(
 
 SHAPES = {
     "tall": Shape(128, (64, 0), 64, 8, 3),
-    "wide": Shape(64, (32, 16), 32, 4, 3, wide=True),
-    "wide, one tile": Shape(128, (64, 0), 64, 8, 4, wide=True),
-    "copied": Shape(64, (32, 16), 64, 4, 3, wide=True, copied=True),
-    "two tiles of weights": Shape(64, (32, 16), 64, 8, 3, wide=True, more=32),
-    "few outputs": Shape(32, (16, 0), 64, 4, 4, wide=True),
+    "wide": Shape(64, (32, 16), 32, 4, 3, "wide"),
+    "wide, one tile": Shape(128, (64, 0), 64, 8, 4, "wide"),
+    "copied": Shape(64, (32, 16), 64, 4, 3, "copied"),
+    "two tiles of weights": Shape(64, (32, 16), 64, 8, 3, "wide", more=32),
+    "few outputs": Shape(32, (16, 0), 64, 4, 4, "wide"),
+    **(
+        {
+            "early": Shape(64, (64, 0), 64, 4, 4, "early"),
+            "early, two tiles": Shape(64, (32, 16), 64, 4, 5, "early", lag=1),
+            "early, tall": Shape(128, (64, 32), 64, 8, 2, "early"),
+        }
+        if CUDA and is_hopper(torch.device("cuda"))
+        else {}
+    ),
 }
 
 
@@ -233,7 +277,7 @@ def test_the_shape_of_a_product_changes_no_bits(name: str, dtype: torch.dtype) -
     for inputs in (128, 70) if name in ("wide", "two tiles of weights") else (128,):
         rows = numbers(most, inputs).to(dtype)
         weights = [numbers(size, inputs, seed=size).to(dtype) for size in outputs]
-        some = [weights[:1] if shape.copied else weights] if shape.outputs >= 64 else []
+        some = [weights[:1] if shape.kernel == "copied" else weights] if shape.outputs >= 64 else []
         for matrix in (Matrix(each, 64) for each in some):  # fewer outputs: another instruction
             found = [torch.full((2, most, matrix.outputs), 7.0, device=DEVICE) for _ in range(2)]
             product(rows, matrix, found[0])
@@ -267,7 +311,7 @@ def test_embedding_and_norms(above: bool) -> None:
     for biased, with_after in ((True, False), (False, True)):
         add_and_norm[(rows,)](
             parts, rows * width, bias, after, residual, norm, out, width, 1e-5, parts=2,
-            biased=biased, after=with_after, **NOTHING.arguments(), **how,
+            biased=biased, after=with_after, **how,
         )  # fmt: skip
         added = parts.double().sum(0) + biased * bias.double()
         right = right + (normed(added, after, above) if with_after else added)
@@ -292,7 +336,7 @@ def test_keys_are_turned_by_their_position_and_stored_in_their_slot(biased: bool
         parts, rows * heads * width, *biases, *norms, angles.cos(), angles.sin(), *sent, query,
         memory[0], memory[1], 1e-5, parts=2, queries=queries, key_heads=keys, width=width,
         turned=turned, padded=padded, block=BLOCK, biased=biased, normed=biased, above_one=False,
-        chained=False, num_warps=1, **NOTHING.arguments(),
+        chained=False, num_warps=1,
     )  # fmt: skip
     x = (parts.sum(0) + torch.cat(biases)).view(rows, heads, width).double()
     if biased:

@@ -321,8 +321,8 @@ PYTHON = (
     Mutant(
         "a node sees its siblings' children",
         "src/foresay/models/gpu/attention.py",
-        "return visible & mine[:, None]",
-        "return visible & (position >= 0)[:, None]",
+        "(place[None, :] <= position[:, None]) & (path == its)[:, None]",
+        "(place[None, :] <= position[:, None]) & (position >= 0)[:, None]",
         "tests/models/test_gpu_kernels.py::test_attention",
     ),
     Mutant(

@@ -205,11 +205,10 @@ class StepsAhead:
     def _started(
         self, step: Step, forward: Callable[[], Outputs], asks: VerificationBatch
     ) -> _Started:
-        began = self._clock()
         logits = forward().logits
         with torch.inference_mode():
             codes = chosen_on_device(step.chosen.drafts, logits, asks)
-            return _Started(step, codes, Download(codes), began)
+            return _Started(step, codes, Download(codes), self._clock())
 
     def _step(self, turns: Sequence[ScheduledRequest], load: Load) -> Step:
         """Of texts of which the last token is not known on the host."""

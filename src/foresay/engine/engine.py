@@ -372,9 +372,13 @@ class Engine:
         """Add the step to the requests' statistics, and let the policy learn from it: while the
         device computes the next one, where it does so."""
         took = laps.seconds
-        seconds = outcome.seconds or took["forward"] + took["verify"]
+        seconds = outcome.seconds or took["verify"]
         drafting = 0.0 if outcome.ahead else took["draft"]
-        if step.load.probed and not outcome.ahead:  # the device would not wait for these, either
+        if not outcome.overlaps:
+            seconds += took["forward"]
+        elif not outcome.ahead:  # the device waits until the host has started the step
+            drafting += took["forward"]
+        if step.load.probed and not outcome.ahead:  # and it would not wait for these, either
             drafting += took["schedule"] + took["commit"]
         self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, drafting)
         self._learn()  # of a step before, if nothing was computed since

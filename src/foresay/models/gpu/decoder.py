@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -14,11 +14,10 @@ from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.decoder_config import DecoderConfig
 from foresay.models.gpu import elementwise
 from foresay.models.gpu.attention import BLOCK, Heads, attention
-from foresay.models.gpu.chained import NOTHING, Ahead, chained
+from foresay.models.gpu.chained import chained
 from foresay.models.gpu.inputs import StepInputs
 from foresay.models.gpu.products import Matrix, gated_product, matrix_of, product
 from foresay.models.gpu.streaming import StreamedLayers
-from foresay.models.gpu.tuning import Tuning
 from foresay.models.gpu.workspace import Workspace
 from foresay.models.visibility import Visible
 
@@ -140,16 +139,6 @@ def tensor_of(tensors: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:
     return tensor
 
 
-class _Aheads(NamedTuple):
-    """What the kernels of a layer fetch; see `Tuning`."""
-
-    rotate: Ahead = NOTHING
-    attend: Ahead = NOTHING
-    combine: Ahead = NOTHING
-    first_norm: Ahead = NOTHING
-    last_norm: Ahead = NOTHING
-
-
 class Decoder:
     """The pass of a decoder over the rows of a step.
 
@@ -157,7 +146,6 @@ class Decoder:
     visible    what each of them attends to
     embedding, norm, head    before the layers and behind them
     streamed   where layers come from that are not on the device; None: all are
-    tuning     may be changed between two steps
     """
 
     def __init__(
@@ -179,7 +167,6 @@ class Decoder:
         self.embedding = embedding
         self.norm = norm
         self.head = matrix_of(head, whole=True)
-        self.tuning = Tuning()
         positions = torch.arange(config.context, dtype=torch.float32, device=norm.device)
         angles = [
             positions[:, None] * torch.tensor(each, device=norm.device)[None]
@@ -222,16 +209,13 @@ class Decoder:
             padded=padded, above_one=above, num_warps=warps, **{**how, "launch_pdl": False},
         )  # fmt: skip
 
-        def add(
-            matrix: Matrix, bias: Tensor | None, after: Tensor | None, norm: Tensor, ahead: Ahead
-        ) -> None:
+        def add(matrix: Matrix, bias: Tensor | None, after: Tensor | None, norm: Tensor) -> None:
             parts = space.products(matrix)
-            elementwise.add_and_norm[(ahead.programs() + rows,)](
+            elementwise.add_and_norm[(rows,)](
                 parts, rows * matrix.outputs, norm if bias is None else bias,
                 norm if after is None else after, space.residual, norm, space.normed,
-                config.width, eps, **ahead.arguments(), parts=matrix.parts, padded=padded,
-                biased=bias is not None, after=after is not None, above_one=above,
-                num_warps=warps, **how,
+                config.width, eps, parts=matrix.parts, padded=padded, biased=bias is not None,
+                after=after is not None, above_one=above, num_warps=warps, **how,
             )  # fmt: skip
 
         for place, number in enumerate(kept):
@@ -242,38 +226,22 @@ class Decoder:
                 if wanted == number:
                     space.hidden[at].copy_(space.residual)
             product(space.normed, layer.qkv, space.products(layer.qkv))
-            last = place + 1 == len(kept)
-            following = None if last else self.layers[kept[place + 1]]
-            ahead = self._ahead(layer, self.head if following is None else following.qkv)
-            self._rotate(layer, inputs, space, pool[number], config.ropes[number], ahead.rotate)
+            self._rotate(layer, inputs, space, pool[number], config.ropes[number])
             attention(
                 space.query, pool[number, 0], pool[number, 1], inputs, space.results, space.states,
                 space.attended, self.heads, scaling=config.scaling,
-                window=self.visible[number].window, cap=config.score_cap, tuning=self.tuning,
-                ahead=(ahead.attend, ahead.combine),
+                window=self.visible[number].window, cap=config.score_cap,
             )  # fmt: skip
             product(space.attended, layer.out, space.products(layer.out))
             after = layer.after_norms
-            add(layer.out, layer.out_bias, after and after[0], layer.norms[1], ahead.first_norm)
+            add(layer.out, layer.out_bias, after and after[0], layer.norms[1])
             gated_product(space.normed, layer.gate, layer.up, space.gated, gelu=config.kind.gelu)
             product(space.gated, layer.down, space.products(layer.down))
-            norm = self.norm if following is None else following.norms[0]
-            add(layer.down, None, after and after[1], norm, ahead.last_norm)
+            last = place + 1 == len(kept)
+            norm = self.norm if last else self.layers[kept[place + 1]].norms[0]
+            add(layer.down, None, after and after[1], norm)
         if self.streamed is not None:
             self.streamed.release()
-
-    def _ahead(self, layer: DecoderLayer, following: Matrix) -> _Aheads:
-        """Weights of this layer and of the matrix behind it that its kernels fetch."""
-        its = self.tuning
-        if self.streamed is not None:  # they are not there yet
-            return _Aheads()
-        return _Aheads(
-            Ahead.of(layer.out.weights[0], 0, its.rotate),
-            Ahead.of(layer.gate, 0, its.attend),
-            Ahead.of(layer.up, 0, its.combine),
-            Ahead.of(layer.up, its.combine, its.first_norm),
-            Ahead.of(following.weights[0], 0, its.last_norm),
-        )
 
     def _rotate(
         self,
@@ -282,17 +250,16 @@ class Decoder:
         space: Workspace,
         pool: Tensor,
         rope: int,
-        ahead: Ahead,
     ) -> None:
         heads, (cosines, sines) = self.heads, self._turns[rope]
         parts = space.products(layer.qkv)
         biases: Any = layer.biases or (parts, parts, parts)
         norms: Any = layer.head_norms or (parts, parts)
         across = heads.queries + 2 * heads.keys
-        elementwise.rotate_and_store[(ahead.programs(across) + inputs.row_capacity, across)](
+        elementwise.rotate_and_store[(inputs.row_capacity, across)](
             parts, inputs.row_capacity * layer.qkv.outputs, *biases, *norms,
             cosines, sines, inputs.positions, inputs.slots, space.query, pool[0], pool[1],
-            self.config.eps, **ahead.arguments(across), parts=layer.qkv.parts,
+            self.config.eps, parts=layer.qkv.parts,
             queries=heads.queries, key_heads=heads.keys, width=heads.width,
             turned=2 * cosines.shape[1], padded=heads.padded, block=BLOCK,
             biased=layer.biases is not None, normed=layer.head_norms is not None,

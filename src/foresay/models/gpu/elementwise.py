@@ -1,7 +1,8 @@
 """What stands between the products of a layer, in Triton, one program for a row or a head: the
 embedding, norms with the residual, RoPE with the writing of keys and values, and copies of slots.
 
-The residual is of float32. Each kernel adds the parts of the product before it, in their order.
+The residual is of float32. Each kernel adds the parts of the product before it, in their order, and
+reads what is not of the step, as weights, before it waits for the kernel before it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from foresay.models.gpu.chained import begin_early, fetch_ahead, wait_for_kernel_before
+from foresay.models.gpu.chained import begin_early, wait_for_kernel_before
 
 __all__ = ["add_and_norm", "copy_slots", "embed", "rotate_and_store"]
 
@@ -28,17 +29,21 @@ def embed(  # type: ignore[no-untyped-def]
     token = tl.load(tokens_at + row).to(tl.int64)
     x = tl.load(table_at + token * width + at, inside, 0.0).to(tl.float32) * scale
     tl.store(residual_at + row * width + at, x, inside)
-    normed = norm_of(x, norm_at, at, inside, width, eps, above_one)
+    normed = norm_of(x, norm_weights(norm_at, at, inside, above_one), width, eps)
     tl.store(out_at + row * width + at, normed.to(out_at.dtype.element_ty), inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def norm_of(x, norm_at, at, inside, width, eps, above_one: tl.constexpr):  # type: ignore[no-untyped-def]
-    """RMSNorm. `above_one`: the weights say how far they are above 1."""
-    weight = tl.load(norm_at + at, inside, 0.0).to(tl.float32)
-    if above_one:
-        weight += 1.0
-    return x * tl.rsqrt(tl.sum(x * x) / width + eps) * weight
+def norm_weights(norm_at, at, inside, above_one: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`above_one`: they are stored as how far they are above 1."""
+    weights = tl.load(norm_at + at, inside, 0.0).to(tl.float32)
+    return weights + 1.0 if above_one else weights
+
+
+@triton.jit
+def norm_of(x, weights, width, eps):  # type: ignore[no-untyped-def]
+    """RMSNorm."""
+    return x * tl.rsqrt(tl.sum(x * x) / width + eps) * weights
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -52,65 +57,54 @@ def sum_of_parts(parts_at, parts: tl.constexpr, between, at, inside):  # type: i
 
 @triton.jit  # type: ignore[untyped-decorator]
 def add_and_norm(  # type: ignore[no-untyped-def]
-    parts_at, between, bias_at, after_at, residual_at, norm_at, out_at, width, eps, ahead_at,
-    ahead_bytes, parts: tl.constexpr, padded: tl.constexpr, biased: tl.constexpr,
-    after: tl.constexpr, above_one: tl.constexpr, fetchers: tl.constexpr, chained: tl.constexpr,
+    parts_at, between, bias_at, after_at, residual_at, norm_at, out_at, width, eps,
+    parts: tl.constexpr, padded: tl.constexpr, biased: tl.constexpr, after: tl.constexpr,
+    above_one: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """A product, with its bias, is added to the residual, normed before if `after`; out: the norm
     of the sum."""
     begin_early(chained)
-    program = tl.program_id(0)
-    if fetchers:
-        if program < fetchers:
-            fetch_ahead(ahead_at, ahead_bytes, program, fetchers)
-            return
-        program -= fetchers
-    row = program.to(tl.int64)
+    row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, padded)
     inside = at < width
+    weights = norm_weights(norm_at, at, inside, above_one)
+    if biased:
+        bias = tl.load(bias_at + at, inside, 0.0).to(tl.float32)
+    if after:
+        after_weights = norm_weights(after_at, at, inside, above_one)
     wait_for_kernel_before(chained)
+    before = tl.load(residual_at + row * width + at, inside, 0.0)
     x = sum_of_parts(parts_at + row * width, parts, between, at, inside)
     if biased:
-        x += tl.load(bias_at + at, inside, 0.0).to(tl.float32)
+        x += bias
     if after:
-        x = norm_of(x, after_at, at, inside, width, eps, above_one)
-    x += tl.load(residual_at + row * width + at, inside, 0.0)
+        x = norm_of(x, after_weights, width, eps)
+    x += before
     tl.store(residual_at + row * width + at, x, inside)
-    normed = norm_of(x, norm_at, at, inside, width, eps, above_one)
+    normed = norm_of(x, weights, width, eps)
     tl.store(out_at + row * width + at, normed.to(out_at.dtype.element_ty), inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def rotate_and_store(  # type: ignore[no-untyped-def]
     parts_at, between, query_bias_at, key_bias_at, value_bias_at, query_norm_at, key_norm_at,
-    cosines_at, sines_at, positions_at, slots_at, query_at, keys_at, values_at, eps, ahead_at,
-    ahead_bytes, parts: tl.constexpr, queries: tl.constexpr, key_heads: tl.constexpr,
-    width: tl.constexpr, turned: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
-    biased: tl.constexpr, normed: tl.constexpr, above_one: tl.constexpr, fetchers: tl.constexpr,
-    chained: tl.constexpr,
+    cosines_at, sines_at, positions_at, slots_at, query_at, keys_at, values_at, eps,
+    parts: tl.constexpr, queries: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr,
+    turned: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, biased: tl.constexpr,
+    normed: tl.constexpr, above_one: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: of queries and keys RoPE, after their norm if there is one; queries go
     to their buffer, keys and values to their slot."""
     begin_early(chained)
     row, head = tl.program_id(0), tl.program_id(1)
-    if fetchers:
-        if row < fetchers:
-            heads = tl.num_programs(1)
-            fetch_ahead(ahead_at, ahead_bytes, row * heads + head, fetchers * heads)
-            return
-        row -= fetchers
     position = tl.load(positions_at + row).to(tl.int64)
     slot = tl.load(slots_at + row)
-    wait_for_kernel_before(chained)
     at = tl.arange(0, padded)
     inside = at < width
     half: tl.constexpr = turned // 2
     other = tl.where(at < half, at + half, tl.where(at < turned, at - half, at))
     is_value, is_query = head >= queries + key_heads, head < queries
     all_heads: tl.constexpr = queries + 2 * key_heads
-    here = parts_at + row.to(tl.int64) * (all_heads * width) + head * width
-    x = sum_of_parts(here, parts, between, at, inside)
-    y = sum_of_parts(here, parts, between, other, inside)
     own = head - tl.where(is_query, 0, tl.where(is_value, queries + key_heads, queries))
     if biased:
         if is_query:
@@ -119,24 +113,29 @@ def rotate_and_store(  # type: ignore[no-untyped-def]
             bias_at = value_bias_at
         else:
             bias_at = key_bias_at
-        x += tl.load(bias_at + own * width + at, inside, 0.0).to(tl.float32)
-        y += tl.load(bias_at + own * width + other, inside, 0.0).to(tl.float32)
+        bias = tl.load(bias_at + own * width + at, inside, 0.0).to(tl.float32)
+        other_bias = tl.load(bias_at + own * width + other, inside, 0.0).to(tl.float32)
+    if normed:
+        if is_query:  # noqa: SIM108 (Triton knows no other choice of pointers)
+            norm_at = query_norm_at
+        else:
+            norm_at = key_norm_at
+        mine = norm_weights(norm_at, at, inside, above_one)
+        its = norm_weights(norm_at, other, inside, above_one)
+    angle = position * half + tl.where(at < half, at, at - half)
+    cosine = tl.load(cosines_at + angle, at < turned, 1.0)
+    sine = tl.load(sines_at + angle, at < turned, 0.0)
+    wait_for_kernel_before(chained)
+    here = parts_at + row.to(tl.int64) * (all_heads * width) + head * width
+    x = sum_of_parts(here, parts, between, at, inside)
+    y = sum_of_parts(here, parts, between, other, inside)
+    if biased:
+        x += bias
+        y += other_bias
     if not is_value:
         if normed:
             scale = tl.rsqrt(tl.sum(x * x) / width + eps)
-            if is_query:  # noqa: SIM108 (Triton knows no other choice of pointers)
-                norm_at = query_norm_at
-            else:
-                norm_at = key_norm_at
-            mine = tl.load(norm_at + at, inside, 0.0).to(tl.float32)
-            its = tl.load(norm_at + other, inside, 0.0).to(tl.float32)
-            if above_one:
-                mine += 1.0
-                its += 1.0
             x, y = x * scale * mine, y * scale * its
-        angle = position * half + tl.where(at < half, at, at - half)
-        cosine = tl.load(cosines_at + angle, at < turned, 1.0)
-        sine = tl.load(sines_at + angle, at < turned, 0.0)
         x = x * cosine + tl.where(at < half, -y, y) * sine
     if is_query:
         to = query_at + (row * queries + own).to(tl.int64) * padded + at

@@ -20,10 +20,10 @@ _ROWS = 512  # of a step that is captured, at most
 
 
 def row_size(rows: int) -> int:
-    """Rows that a step of so many is filled up to: 16, 32, 64, then multiples of 32 up to 256, of
-    which products are made at once; behind that by a quarter of a power of 2."""
-    if rows <= 64:
-        return next(size for size in (16, 32, 64) if size >= rows)
+    """Rows that a step of so many is filled up to: 16, 32, 64, 80, then multiples of 32 up to 256,
+    of which products are made at once; behind that by a quarter of a power of 2."""
+    if rows <= 80:
+        return next(size for size in (16, 32, 64, 80) if size >= rows)
     grain = max(32, 1 << ((rows - 1).bit_length() - 3))
     return -(-rows // grain) * grain
 

@@ -23,7 +23,7 @@ class StepInputs:
     tokens, positions, slots, row_paths    of each row
     first_results, strides, counts         of each row: where its chunks' results are
     items, path_slots, path_ends, heap     what the rows attend to
-    tiles                                  of attention that an item has, at most
+    by_span                                whether items are spans of chunks
     """
 
     row_capacity: int
@@ -39,14 +39,14 @@ class StepInputs:
     path_slots: Tensor
     path_ends: Tensor
     heap: Tensor
-    tiles: int = 1
+    by_span: bool = False
 
     @classmethod
-    def of(cls, buffer: Tensor, rows: int, items: int, tiles: int = 1) -> StepInputs:
+    def of(cls, buffer: Tensor, rows: int, items: int, by_span: bool = False) -> StepInputs:
         sizes = [rows] * PagedStep.ROW_FIELDS + [items * PagedStep.ITEM_FIELDS, rows, rows]
         ends = np.cumsum(sizes).tolist()
         parts = [buffer[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        fields: Any = (rows, items, *parts, buffer[ends[-1] :], tiles)
+        fields: Any = (rows, items, *parts, buffer[ends[-1] :], by_span)
         return cls(*fields)
 
 

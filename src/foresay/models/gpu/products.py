@@ -10,29 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped]
 
-from foresay.models.gpu.chained import chained
+from foresay.models.gpu.chained import chained, is_hopper
 from foresay.models.gpu.product_kernels import (
     multiply,
     multiply_gated,
     multiply_gated_wide,
     multiply_wide,
 )
+from foresay.models.gpu.product_shapes import OUTPUTS, Shape, plain_shape, shape_of
 
-__all__ = ["Matrix", "Shape", "gated_product", "matrix_of", "product", "shape_of"]
+try:
+    from triton.experimental.gluon import language as gl  # type: ignore[import-untyped]
+    from triton.experimental.gluon.nvidia.hopper import (  # type: ignore[import-untyped]
+        TensorDescriptor as GluonDescriptor,
+    )
 
-_OUTPUTS = 64  # of one program, where there are few rows
-_PROGRAMS = 160  # that keep a GPU busy
+    from foresay.models.gpu.hopper_kernels import multiply_early
+except ImportError:  # a Triton without Gluon, or with another one
+    multiply_early = None
+
+__all__ = ["Matrix", "gated_product", "matrix_of", "product"]
+
+_PROGRAMS = 120  # that keep a GPU busy, at least
 _GRAIN = 128  # inputs of a part are a multiple
-_LEAST = 384  # inputs of a part
+_LEAST, _MOST = 384, 3072  # inputs of a part
 _FETCHED = 128  # inputs of a program that are fetched while it waits
-_ROWS = 160  # up to so many are of one program, which reads its weights once for all of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,58 +73,10 @@ def matrix_of(*weights: Tensor, whole: bool = False) -> Matrix:
     inputs = int(weights[0].shape[1])
     if whole:
         return Matrix(weights, inputs)
-    tiles = sum(triton.cdiv(weight.shape[0], _OUTPUTS) for weight in weights)
-    wanted = inputs * tiles / _PROGRAMS
-    return Matrix(weights, min(max(round(wanted / _GRAIN) * _GRAIN, _LEAST), inputs))
-
-
-class Shape(NamedTuple):
-    """How a product is divided among programs. It changes the time only: a row's sum has the same
-    order in all.
-
-    outputs  of a program; gates and as many ups, where it is gated
-    tiles    rows of a program: of two products that share its weights
-    step     inputs of a step of it; stages: how many steps are under way
-    wide     by the kernels for many rows, where all steps are whole
-    copied   the weights too by the copy engine: where it is wide; of one weight, or gated
-    more     outputs of a second tile of weights: where it is wide and gated, and not copied
-    """
-
-    outputs: int
-    tiles: tuple[int, int]
-    step: int
-    warps: int
-    stages: int
-    wide: bool = False
-    copied: bool = False
-    more: int = 0
-
-    def groups(self, rows: int) -> int:
-        """Of so many rows, those of different programs."""
-        return -(-rows // sum(self.tiles))
-
-
-def shape_of(rows: int, dtype: torch.dtype, *, gated: bool = False) -> Shape:
-    """The fastest that was found on an H200."""
-    tiles = _tiles(rows)
-    if dtype == torch.float32:
-        return Shape(_OUTPUTS, tiles, 32, 4, 2)
-    if gated:
-        if rows <= 32:
-            return Shape(_OUTPUTS, tiles, 128, 4, 3)
-        return Shape(_OUTPUTS, tiles, 64, 4, 4 if rows <= 64 else 3)
-    if rows <= 64:
-        return Shape(_OUTPUTS, tiles, 128, 4, 4)
-    return Shape(_OUTPUTS, tiles, 64, 4, 4) if rows <= _ROWS else Shape(128, tiles, 64, 4, 3)
-
-
-def _tiles(rows: int) -> tuple[int, int]:
-    if rows > _ROWS:
-        return 128, 0
-    if 64 < rows <= 96:
-        return 64, 32
-    first = min(triton.next_power_of_2(max(rows, 16)), 128)
-    return first, 32 if first < rows else 0
+    tiles = sum(triton.cdiv(weight.shape[0], OUTPUTS) for weight in weights)
+    parts = max(triton.cdiv(_PROGRAMS, tiles), triton.cdiv(inputs, _MOST))
+    part = triton.cdiv(triton.cdiv(inputs, parts), _GRAIN) * _GRAIN
+    return Matrix(weights, min(max(part, _LEAST), inputs))
 
 
 def product(rows: Tensor, matrix: Matrix, out: Tensor, shape: Shape | None = None) -> None:
@@ -128,21 +89,27 @@ def product(rows: Tensor, matrix: Matrix, out: Tensor, shape: Shape | None = Non
     offsets = [(other.data_ptr() - first.data_ptr()) // first.element_size() for other in others]
     sizes = [int(weight.shape[0]) for weight in matrix.weights]
     count, inputs = rows.shape
-    shape = shape or shape_of(count, rows.dtype)
+    shape, even = _that_fits(shape, rows, matrix.part, gated=False)
     many, groups = sum(triton.cdiv(size, shape.outputs) for size in sizes), shape.groups(count)
-    even = inputs % shape.step == 0 and matrix.part % shape.step == 0
+    if shape.kernel == "early":
+        _early(
+            shape, rows, [*matrix.weights, first, first][:3], (groups, many, matrix.parts), out,
+            inputs, matrix.part, matrix.outputs, *_three(sizes), many=len(sizes), gated=False,
+            gelu=False,
+        )  # fmt: skip
+        return
     numbers = (
         out, count, inputs, matrix.part, matrix.outputs, *_three(sizes), *_three(offsets, 2)
     )  # fmt: skip
     how = dict(outputs=shape.outputs, **_options(shape, rows))
-    if shape.wide and even:
-        copied = shape.copied and not others
-        weights = _described(first, shape.outputs, shape.step) if copied else first
-        multiply_wide[(groups, many, matrix.parts)](
-            *_tiles_of(rows, shape), weights, *numbers, copied=copied, **how
-        )
-    else:
+    if shape.kernel == "plain":
         multiply[(many, matrix.parts, groups)](rows, first, *numbers, even=even, **how)
+        return
+    copied = shape.kernel == "copied" and not others
+    weights = _described(first, shape.outputs, shape.step) if copied else first
+    multiply_wide[(groups, many, matrix.parts)](
+        *_tiles_of(rows, shape), weights, *numbers, copied=copied, **how
+    )
 
 
 def gated_product(
@@ -151,29 +118,75 @@ def gated_product(
     """Write activation(rows gate) * (rows up) into `out` [rows, outputs]."""
     outputs, inputs = gate.shape
     count, between = len(rows), (up.data_ptr() - gate.data_ptr()) // gate.element_size()
-    shape = shape or shape_of(count, rows.dtype, gated=True)
-    width, groups, even = shape.outputs, shape.groups(count), inputs % shape.step == 0
-    numbers, how = (out, count, inputs, outputs), dict(gelu=gelu, **_options(shape, rows))
-    if shape.wide and even:
-        both: Any = gate, between
-        more = shape.more
-        if shape.copied:
-            both, more = [_described(each, width, shape.step) for each in (gate, up)], 0
-        multiply_gated_wide[(groups, triton.cdiv(outputs, width + more))](
-            *_tiles_of(rows, shape), *both, *numbers, width=width, width2=more,
-            copied=shape.copied, **how,
+    shape, even = _that_fits(shape, rows, inputs, gated=True)
+    width, groups = shape.outputs, shape.groups(count)
+    if shape.kernel == "early":
+        _early(
+            shape, rows, [gate, up, up], (groups, triton.cdiv(outputs, width), 1), out, inputs,
+            inputs, outputs, outputs, 0, 0, many=1, gated=True, gelu=gelu,
         )  # fmt: skip
-    else:
+        return
+    numbers, how = (out, count, inputs, outputs), dict(gelu=gelu, **_options(shape, rows))
+    if shape.kernel == "plain":
         multiply_gated[(triton.cdiv(outputs, width), groups)](
             rows, gate, between, *numbers, width=width, even=even, **how
         )
+        return
+    both: Any = gate, between
+    copied = shape.kernel == "copied"
+    if copied:
+        both = [_described(each, width, shape.step) for each in (gate, up)]
+    multiply_gated_wide[(groups, triton.cdiv(outputs, width + shape.more))](
+        *_tiles_of(rows, shape), *both, *numbers, width=width, width2=shape.more, copied=copied,
+        **how,
+    )  # fmt: skip
+
+
+def _that_fits(shape: Shape | None, rows: Tensor, part: int, *, gated: bool) -> tuple[Shape, bool]:
+    """The shape that is used, and whether all of its steps are whole: else it is a plain one."""
+    inputs = rows.shape[1]
+    if shape is None:
+        on_hopper = is_hopper(rows.device) and multiply_early is not None
+        shape = shape_of(len(rows), rows.dtype, gated=gated, hopper=on_hopper)
+    even = inputs % shape.step == 0 and part % shape.step == 0
+    if shape.kernel != "plain" and not even:
+        shape = plain_shape(len(rows), rows.dtype, gated=gated)
+        even = inputs % shape.step == 0 and part % shape.step == 0
+    return shape, even
+
+
+def _early(
+    shape: Shape,
+    rows: Tensor,
+    weights: Sequence[Tensor],
+    grid: tuple[int, int, int],
+    *numbers: Any,
+    many: int,
+    gated: bool,
+    gelu: bool,
+) -> None:
+    """By the kernel for Hopper; `numbers`: `out`, and what follows the number of rows."""
+    kind = gl.bfloat16 if rows.dtype == torch.bfloat16 else gl.float16
+
+    def described(values: Tensor, outer: int) -> Any:
+        block = [outer, shape.step]
+        layout = gl.NVMMASharedLayout.get_default_for(block, kind)
+        return GluonDescriptor.from_tensor(values, block, layout)
+
+    (tile, tile2), (out, *others) = shape.tiles, numbers
+    multiply_early[grid](
+        *(described(each, shape.outputs) for each in weights), described(rows, tile),
+        described(rows, tile2 or tile), out, len(rows), *others, stages=shape.stages, many=many,
+        gated=gated, more=tile2 > 0, lag=shape.lag, gelu=gelu, num_warps=shape.warps,
+        launch_pdl=True,
+    )  # fmt: skip
 
 
 def _options(shape: Shape, rows: Tensor) -> dict[str, Any]:
-    """Of a launch: those that all kernels have."""
+    """Of a launch: those that Triton's kernels have."""
     tile, tile2 = shape.tiles
     # What other programs read again, right after it was read, is to stay in the cache.
-    once = not shape.wide or shape.groups(len(rows)) == 1
+    once = shape.kernel == "plain" or shape.groups(len(rows)) == 1
     return dict(
         tile=tile, tile2=tile2, step=shape.step, fetched=_FETCHED,
         policy="evict_first" if once else "", num_warps=shape.warps, num_stages=shape.stages,

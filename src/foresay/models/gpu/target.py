@@ -16,7 +16,7 @@ from torch import Tensor
 from foresay._core import PagedStep, PagedText, PagePool, keep_together
 from foresay.arrays import Int32s
 from foresay.errors import InputError
-from foresay.models.gpu.attention import BLOCK, tile_rows
+from foresay.models.gpu.attention import BLOCK, least_items, tile_rows
 from foresay.models.gpu.decoder import Decoder
 from foresay.models.gpu.elementwise import copy_slots
 from foresay.models.gpu.graphs import ROW_SIZES, Graphs, item_size, row_size
@@ -97,7 +97,7 @@ class GpuTarget:
         whole = decoder.streamed is None  # copies of layers are not captured
         self._graphs = Graphs(enabled=whole and self.device.type == "cuda")
         self._sizes: dict[Hashable, _StepSize] = {}
-        self._tile_rows = tile_rows(heads)
+        self._tile_rows, self._least_items = tile_rows(heads), least_items(heads, self.device)
         self._index = self.device.index if self.device.type == "cuda" else None
         self._grown = 0
 
@@ -148,17 +148,11 @@ class GpuTarget:
         rows = StepRows.of(parts)
         layers = _checked(hidden, self.depth)
         kvs: Any = tuple(kvs_of(parts))
-        tuning = self.decoder.tuning
-        # Two tiles to an item where a text fills more than one.
-        large = int(np.diff(rows.offsets).max(initial=0)) > self._tile_rows
-        tiles = tuning.groups if large else 1
-        step = PagedStep(
-            kvs, rows.offsets, rows.parents, self._tile_rows * tiles, chunk=tuning.chunk
-        )
+        step = PagedStep(kvs, rows.offsets, rows.parents, self._tile_rows, self._least_items)
         in_order = len(rows.needed) == step.rows and not rows.prefill.any()
         with self._here(), torch.inference_mode():
             self._copy()
-            size = self._size_for(step, layers, tiles, with_logits=in_order)
+            size = self._size_for(step, layers, with_logits=in_order)
             capacity = size.inputs.row_capacity, size.inputs.item_capacity
             self._staging.send(step, rows.tokens, *capacity)
             if tokens is not None:
@@ -171,14 +165,11 @@ class GpuTarget:
         """See `target.KeepsTogether`."""
         keep_together(tuple(kvs), rows, offsets)
 
-    def _size_for(
-        self, step: PagedStep, layers: Sequence[int], tiles: int, *, with_logits: bool
-    ) -> _StepSize:
+    def _size_for(self, step: PagedStep, layers: Sequence[int], *, with_logits: bool) -> _StepSize:
         """The size that a step is filled up to."""
         rows, items = row_size(step.rows), item_size(step.items)
         with_logits = with_logits and rows <= _LOGITS
-        tuning = self.decoder.tuning
-        key = rows, items, tuple(layers), tuple(self.kept), with_logits, tiles, tuning
+        key = rows, items, tuple(layers), tuple(self.kept), with_logits, step.by_span
         self._space.reserve(rows, step.results, len(layers))
         if self._space.grown != self._grown:
             self._graphs.drop()
@@ -186,7 +177,7 @@ class GpuTarget:
             self._grown = self._space.grown
         found = self._sizes.get(key)
         if found is None:
-            inputs = StepInputs.of(self._staging.buffer, rows, items, tiles)
+            inputs = StepInputs.of(self._staging.buffer, rows, items, step.by_span)
             space, kept = self._space.views(rows, len(layers)), list(self.kept)
             logits = self._space.logits(rows) if with_logits else None
 

@@ -40,6 +40,7 @@ from foresay.engine.step import (
     keep_parts,
     load_of,
     parts_of,
+    seconds_of,
     seen_by_drafter,
     until_texts_end,
 )
@@ -371,15 +372,7 @@ class Engine:
     def _account(self, step: Step, outcome: Outcome, verdicts: VerdictBatch, laps: Timings) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it: while the
         device computes the next one, where it does so."""
-        took = laps.seconds
-        seconds = outcome.seconds or took["verify"]
-        drafting = 0.0 if outcome.ahead else took["draft"]
-        if not outcome.overlaps:
-            seconds += took["forward"]
-        elif not outcome.ahead:  # the device waits until the host has started the step
-            drafting += took["forward"]
-        if step.load.probed and not outcome.ahead:  # and it would not wait for these, either
-            drafting += took["schedule"] + took["commit"]
+        seconds, drafting = seconds_of(step, outcome, laps)
         self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, drafting)
         self._learn()  # of a step before, if nothing was computed since
         self._unlearned = self.last_step

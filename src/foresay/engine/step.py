@@ -35,6 +35,7 @@ __all__ = [
     "keep_parts",
     "load_of",
     "parts_of",
+    "seconds_of",
     "seen_by_drafter",
     "until_texts_end",
 ]
@@ -205,6 +206,21 @@ def until_texts_end(
                 sizes[at] = count
                 break
     return sizes, failures
+
+
+def seconds_of(step: Step, outcome: Outcome, laps: Timings) -> tuple[float, float]:
+    """What the step took, and what drafting took beside it: all that the device would not have
+    waited for without drafts, because plain steps are started before the one before is read."""
+    took = laps.seconds
+    seconds = outcome.seconds or took["verify"]
+    drafting = 0.0 if outcome.ahead else took["draft"]
+    if not outcome.overlaps:
+        seconds += took["forward"]
+    elif not outcome.ahead:  # until the host has started the step
+        drafting += took["forward"]
+    if step.load.probed and not outcome.ahead:
+        drafting += took["schedule"] + took["commit"]
+    return seconds, drafting
 
 
 def seen_by_drafter(step: Step, outcome: Outcome, verified: Verified) -> VerdictBatch:

@@ -143,7 +143,7 @@ def add_block(  # type: ignore[no-untyped-def]
     else:  # said, and not left to the compiler, which might do so only where there is no mask
         weights = tl.exp2(tl.fma(scores, scale, -safe[:, None]))
     rescale = tl.exp2(top - safe)
-    total = total * rescale + tl.sum(weights, 1)
+    total = tl.fma(total, rescale, tl.sum(weights, 1))
     sums = sums * rescale[:, None]
     sums = tl.dot(weights.to(values.dtype), values, sums, input_precision="ieee")
     return higher, total, sums

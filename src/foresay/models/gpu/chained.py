@@ -26,9 +26,11 @@ __all__ = [
 
 
 def chained(device: torch.device) -> dict[str, Any]:
-    """The options of a kernel's launch."""
+    """The options of a kernel's launch. Kernels that have to give the same bits are compiled alike:
+    a product and a sum may be one operation, whatever is usual in this version of Triton."""
     can = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return {"chained": True, "launch_pdl": True} if can else {"chained": False}
+    how = {"chained": True, "launch_pdl": True} if can else {"chained": False}
+    return {**how, "enable_fp_fusion": True}
 
 
 def is_hopper(device: torch.device) -> bool:

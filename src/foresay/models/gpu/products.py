@@ -178,7 +178,7 @@ def _early(
         *(described(each, shape.outputs) for each in weights), described(rows, tile),
         described(rows, tile2 or tile), out, len(rows), *others, stages=shape.stages, many=many,
         gated=gated, more=tile2 > 0, lag=shape.lag, gelu=gelu, num_warps=shape.warps,
-        launch_pdl=True,
+        launch_pdl=True, enable_fp_fusion=True,
     )  # fmt: skip
 
 

@@ -227,7 +227,7 @@ class GpuTarget:
         source, target, offsets = sent.split([len(each) for each in batch])
         copy_slots[(len(offsets) - 1, 2 * layers, heads)](
             self._numbers, source, target, offsets, self._numbers.stride(1), heads,
-            block=BLOCK, width=width, many=16, num_warps=4,
+            block=BLOCK, width=width, many=16, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
 
     def _sent(self, array: NDArray[Any]) -> Tensor:

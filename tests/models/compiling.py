@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler.compiler import CompiledKernel
-from triton.runtime import JITFunction, driver
+import triton  # type: ignore[import-untyped]
+from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
+from triton.compiler.compiler import CompiledKernel  # type: ignore[import-untyped]
+from triton.runtime import JITFunction, driver  # type: ignore[import-untyped]
 
 from foresay.models.gpu import attention as attention_module
 from foresay.models.gpu import products
@@ -62,8 +62,8 @@ def main() -> None:
 
     driver.set_active(Hopper())
     JITFunction.run, CompiledKernel.__init__ = only_compile, note
-    products.chained = attention_module.chained = hopper  # type: ignore[attr-defined]
-    products.is_hopper = lambda _: True  # type: ignore[attr-defined]
+    for module in (products, attention_module):
+        vars(module).update(chained=hopper, is_hopper=lambda _: True)
     for count in ROWS:
         for gated in (False, True):
             name = f"{count} {shape_of(count, BF16, gated=gated).kernel}"
@@ -95,7 +95,7 @@ def taken(kernel: Any) -> dict[str, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        command = [tool, "-res-usage", file.name]
+        command = [str(tool), "-res-usage", file.name]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)}
     spilled = found["STACK"] + found["LOCAL"]

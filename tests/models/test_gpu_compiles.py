@@ -20,7 +20,7 @@ pytestmark = [
 
 def test_they_compile_and_fit() -> None:
     environment = {name: it for name, it in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, Path(__file__).with_name("compiling.py")]
+    command = [sys.executable, str(Path(__file__).with_name("compiling.py"))]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -172,7 +172,7 @@ def test_every_bytecode_of_the_scheduler(every: int) -> None:
             assert all(request.kv is None for request in work.requests if not request.finished)
             left.recompute()
             assert left.pages.in_use == 0 == left.prefixes.held
-            assert not left.prefixes._cached_by_key and not left.prefixes._running
+            assert not left.prefixes._cached_tree and not left.prefixes._running
 
 
 ENDS = {

@@ -16,24 +16,23 @@ PYTHON = (
         "tests/test_draft.py::test_packing_drafts_round_trips",
     ),
     Mutant(
-        "an answer's tokens are shared as if they were prefilled",
-        "src/foresay/engine/prefixes.py",
-        "common = _common(request.prompt[:-1], other.prompt[:-1])",
-        "common = _common(request.prompt[:-1], other.tokens[:-1])",
-        "tests/engine/test_prefill_and_decode.py"
-        "::test_an_answer_is_not_shared_as_a_part_of_a_prompt",
+        "tenants share prefixes",
+        "src/foresay/engine/prefix_tree.py",
+        "    yield owner\n",
+        "    yield None\n",
+        "tests/engine/test_prefixes.py::test_owners_share_nothing",
     ),
     Mutant(
         "an answer's tokens are cached as if they were prefilled",
         "src/foresay/engine/prefixes.py",
         "        length = min(request.stored, len(request.prompt) - 1)\n"
-        "        if request.kv is None or length < _KEY:\n"
+        "        if request.kv is None or length < BLOCK:\n"
         "            return\n"
-        "        key, tokens = _key(request), request.prompt[:length].copy()\n",
+        "        tenant, tokens = request.tenant, request.prompt[:length].copy()\n",
         "        length = request.stored\n"
-        "        if request.kv is None or length < _KEY:\n"
+        "        if request.kv is None or length < BLOCK:\n"
         "            return\n"
-        "        key, tokens = _key(request), request.tokens[:length].copy()\n",
+        "        tenant, tokens = request.tenant, request.tokens[:length].copy()\n",
         "tests/engine/test_prefill_and_decode.py"
         "::test_an_answer_is_not_shared_as_a_part_of_a_prompt",
     ),

@@ -129,10 +129,10 @@ class StepsAhead:
         """
         started, self._next = self._next, None
         ahead = started is not None
+        if not ahead and (len(step.chosen.flat) or not self.can_follow(step.turns)):
+            return None
         asks = VerificationBatch([request.ask() for request in step.decoding])
         if started is None:
-            if len(step.chosen.flat) or not self.can_follow(step.turns):
-                return None
             started = self._started(step, lambda: self._target.forward(step.parts), asks)
         rows = None if step is started.step else _rows(started.step, step)
         if not started.waits:

@@ -15,19 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from foresay.arrays import Int32s
 from foresay.engine.pages import PAGE, Pages, pages_of
+from foresay.engine.prefix_tree import BLOCK, PrefixTree
 
 if TYPE_CHECKING:
     from foresay.engine.request import Request
     from foresay.models.target import TextKv
 
 __all__ = ["Prefixes"]
-
-Key = tuple[str | None, bytes]
-_KEY = 16  # tokens of the prompt by which texts are found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +32,7 @@ class Cached:
 
     kv: TextKv
     tokens: Int32s
-    key: Key
+    tenant: str | None
 
 
 class Prefixes:
@@ -51,46 +47,42 @@ class Prefixes:
         self._open = open
         self._pages = pages
         self._most = most
-        self._running: dict[Key, list[Request]] = {}
+        self._running: PrefixTree[Request] = PrefixTree()
         self._cached: OrderedDict[Cached, None] = OrderedDict()
+        self._cached_tree: PrefixTree[Cached] = PrefixTree()
         self.held = 0
         """Pages of cached texts."""
-        self._cached_by_key: dict[Key, list[Cached]] = {}
 
     def begin(self, request: Request) -> None:
         """From now on the request's stored tokens are offered."""
-        self._running.setdefault(_key(request), []).append(request)
+        self._running.add(request.tenant, _shareable(request), request)
 
     def end(self, request: Request) -> None:
         """From now on they are not."""
-        key = _key(request)
-        others = [r for r in self._running.get(key, ()) if r is not request]
-        if others:
-            self._running[key] = others
-        else:
-            self._running.pop(key, None)
+        self._running.remove(request.tenant, _shareable(request), request)
 
     def longest(self, request: Request) -> tuple[int, TextKv | None, int]:
         """The longest shared prefix: its tokens, the KV cache that has it, and how long it
         will be when running prefills are done. The last token is never shared: its logits are
         needed.
         """
-        key = _key(request)
+        tenant, tokens = request.tenant, _shareable(request)
         best: tuple[int, TextKv | None] = (0, None)
         soon = 0
-        for other in self._running.get(key, ()):
+        for common, other in self._running.sharing(tenant, tokens):
+            if common <= best[0]:
+                break
             if other.kv is None:
                 continue
-            common = _common(request.prompt[:-1], other.prompt[:-1])
             if not other.paused:  # a paused one may never go on
                 soon = max(soon, common)
             if min(common, other.kv.length) > best[0]:
                 best = min(common, other.kv.length), other.kv
-        for cached in self._cached_by_key.get(key, ()):
-            common = _common(request.prompt[:-1], cached.tokens)
+        for common, cached in self._cached_tree.sharing(tenant, tokens):
             if common > best[0]:
                 best = common, cached.kv
                 self._cached.move_to_end(cached)
+            break
         return best[0], best[1], max(soon, best[0])
 
     def cache(self, request: Request) -> None:
@@ -98,17 +90,16 @@ class Prefixes:
         request's pages must have been released.
         """
         length = min(request.stored, len(request.prompt) - 1)
-        if request.kv is None or length < _KEY:
+        if request.kv is None or length < BLOCK:
             return
-        key, tokens = _key(request), request.prompt[:length].copy()
-        for other in self._cached_by_key.get(key, ()):
-            if _common(tokens, other.tokens) == length:
-                return  # all of it is there
+        tenant, tokens = request.tenant, request.prompt[:length].copy()
+        if next(self._cached_tree.sharing(tenant, tokens), (0,))[0] == length:
+            return  # all of it is there
         if pages_of(length) > self._most:
             return
         # The answer's memory does not stay with it, unless a copy would take as much.
         small = request.kv.capacity <= 2 * pages_of(length) * PAGE
-        cached = Cached(request.kv if small else self._open(), tokens, key)
+        cached = Cached(request.kv if small else self._open(), tokens, tenant)
         if not self._pages.hold(cached, length):
             return
         if small:
@@ -116,7 +107,7 @@ class Prefixes:
         else:
             cached.kv.copy_from(request.kv, length)
         self._cached[cached] = None
-        self._cached_by_key.setdefault(key, []).append(cached)
+        self._cached_tree.add(tenant, tokens, cached)
         self.held += pages_of(length)
         while self.held > self._most:
             self.drop_oldest()
@@ -126,11 +117,7 @@ class Prefixes:
         if not self._cached:
             return False
         cached, _ = self._cached.popitem(last=False)
-        others = [k for k in self._cached_by_key[cached.key] if k is not cached]
-        if others:
-            self._cached_by_key[cached.key] = others
-        else:
-            del self._cached_by_key[cached.key]
+        self._cached_tree.remove(cached.tenant, cached.tokens, cached)
         self._pages.release(cached)
         self.held -= pages_of(len(cached.tokens))
         return True
@@ -141,9 +128,9 @@ class Prefixes:
         """
         whole = [cached for cached in self._cached if self._pages.holds(cached)]
         self._cached = OrderedDict.fromkeys(whole)
-        self._cached_by_key, self._running = {}, {}
+        self._cached_tree, self._running = PrefixTree(), PrefixTree()
         for cached in whole:
-            self._cached_by_key.setdefault(cached.key, []).append(cached)
+            self._cached_tree.add(cached.tenant, cached.tokens, cached)
         for request in running:
             self.begin(request)
         self.held = sum(pages_of(len(cached.tokens)) for cached in whole)
@@ -153,12 +140,6 @@ class Prefixes:
         return {cached: cached.kv.length for cached in self._cached}
 
 
-def _key(request: Request) -> Key:
-    return request.tenant, request.prompt[:_KEY].tobytes()
-
-
-def _common(a: Int32s, b: Int32s) -> int:
-    """How many tokens two texts have in common from their beginnings."""
-    size = min(len(a), len(b))
-    differs = np.flatnonzero(a[:size] != b[:size])
-    return int(differs[0]) if len(differs) else size
+def _shareable(request: Request) -> Int32s:
+    """What others may share of its prompt, and it of others."""
+    return request.prompt[:-1]

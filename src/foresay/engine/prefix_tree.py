@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from foresay.arrays import Int32s
 
 __all__ = ["BLOCK", "PrefixTree"]
@@ -86,10 +84,12 @@ class PrefixTree(Generic[Text]):
 
 
 def common(a: Int32s, b: Int32s) -> int:
-    """How many tokens two texts have in common from their beginnings."""
+    """How many tokens two short texts have in common from their beginnings."""
     size = min(len(a), len(b))
-    differs = np.flatnonzero(a[:size] != b[:size])
-    return int(differs[0]) if len(differs) else size
+    # As two numbers: what they differ in first is the lowest bit of their difference.
+    one, other = (int.from_bytes(text[:size].tobytes(), "little") for text in (a, b))
+    differs = one ^ other
+    return ((differs & -differs).bit_length() - 1) // 32 if differs else size
 
 
 def _path(owner: Hashable, tokens: Int32s) -> Iterator[Hashable]:

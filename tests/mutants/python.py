@@ -180,6 +180,13 @@ PYTHON = (
         "ratio.clamp(1 - low, 1 + low) * gain)",
         "tests/rl/test_dapo.py::test_clip_higher_on_both_sides",
     ),
+    Mutant(
+        "drafts are made for requests that want none",
+        "src/foresay/engine/step.py",
+        "return left if all(drafting) else np.where(drafting, left, 1)",
+        "return left",
+        "tests/engine/test_speculative.py::test_the_text_is_the_same_and_nothing_is_drafted",
+    ),
     # ---- servers, edge, other engines -----------------------------------------------------------
     Mutant(
         "a body whose end is given in two ways is read",

@@ -15,8 +15,8 @@ export class Conversation {
   /** settings  of the page
    *  told      called when something happens: `hidden` with the sentence of a server that does not
    *            tell sources, `facts` with the answer that changes and whether it has ended, `busy`
-   *            with whether one is being written, `notice` with what somebody should know (null:
-   *            nothing), `again` with a question and the turn in whose place it is to be asked */
+   *            with whether one is being written, `notice` with what somebody should know,
+   *            `again` with a question, the turn in whose place it is to be asked, and a notice */
   constructor(settings, told) {
     this.settings = settings;
     this.told = told;
@@ -76,7 +76,8 @@ export class Conversation {
       turn.classList.add("void");
       if (this.chat === chat) this.shown.pop();
     }
-    if (!chat.deleted) this.told.notice(keep(chat));
+    const lost = chat.deleted ? null : keep(chat);
+    if (lost) this.told.notice(lost);
     if (this.running === running) {
       this.running = null;
       keepingEnd(() => {}, true);
@@ -154,12 +155,13 @@ export class Conversation {
       event.preventDefault();
       const edited = box.value.trim();
       if (edited === "" || this.running) return;
+      let notice = null;
       if (at + 1 < this.chat.turns.length) {
         // What was said after it stays, in the chat that is kept.
         this.chat = { ...newChat(), turns: this.chat.turns.slice() };
-        this.told.notice("The chat before this change is kept in Chats.");
+        notice = "What was said before this change is kept, in Chats.";
       }
-      this.told.again(edited, at);
+      this.told.again(edited, at, notice);
     });
     box.addEventListener("keydown", (event) => {
       if (event.key === "Escape") form.replaceWith(article);

@@ -20,9 +20,9 @@ const chats = new Chats($("chats"), {
 });
 
 /** Ask a question, or ask one again in its place. */
-async function send(question, at) {
+async function send(question, at, told = null) {
   if (question === "" || chat.running) return;
-  notice(null);
+  notice(told);
   const asked = chat.ask(question, { at, compare: $("compare").checked });
   numbers.look();
   if (await asked) $("said").textContent = "The answer is there.";

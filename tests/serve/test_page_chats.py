@@ -172,22 +172,28 @@ def test_settings_are_checked_as_the_server_checks_them(seen: Seen, server: Runn
     expect(page.locator("#chosen")).to_have_text("temperature 0, 512 tokens, system prompt")
 
 
-@pytest.mark.parametrize(
-    ("name", "good", "bad"),
-    [("temperature", 0.001, 0.0005), ("top_p", 1, 1.1), ("top_p", 0.1, 0), ("min_p", 0, -0.1),
-     ("min_p", 1, 1.5), ("top_k", 2**31 - 2, 2**31), ("repetition_penalty", 1e-6, 0),
-     ("max_tokens", 1, 0), ("seed", 2**53 - 1, 0.5)],
-)  # fmt: skip
-def test_the_bounds_are_the_servers(
-    browser: Browser, server: Running, name: str, good: float, bad: float
-) -> None:
+BOUNDS: list[tuple[str, float, float]] = [
+    ("temperature", 0.001, 0.0005),
+    ("top_p", 1, 1.1),
+    ("top_p", 0.1, 0),
+    ("min_p", 0, -0.1),
+    ("min_p", 1, 1.5),
+    ("top_k", 2**31 - 2, 2**31),
+    ("repetition_penalty", 1e-6, 0),
+    ("max_tokens", 1, 0),
+    ("seed", 2**53 - 1, 0.5),
+]
+
+
+def test_the_bounds_are_the_servers(browser: Browser, server: Running) -> None:
+    script = "async ([n, v]) => (await import('/page/settings.js')).wrong(n, String(v))"
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
-    server.good(CHATS, **{**body, name: good})
-    server.refused(CHATS, 400, **{**body, name: bad})
     with opened(browser, server) as seen:
-        script = "async ([n, v]) => (await import('/page/settings.js')).wrong(n, String(v))"
-        assert seen.page.evaluate(script, [name, good]) is None
-        assert seen.page.evaluate(script, [name, bad]) is not None
+        for name, good, bad in BOUNDS:
+            server.good(CHATS, **{**body, name: good})
+            server.refused(CHATS, 400, **{**body, name: bad})
+            assert seen.page.evaluate(script, [name, good]) is None, name
+            assert seen.page.evaluate(script, [name, bad]) is not None, name
 
 
 def test_chats_are_kept_opened_exported_and_deleted(seen: Seen, server: Running) -> None:

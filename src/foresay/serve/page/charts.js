@@ -54,7 +54,8 @@ export function shares(list, tokens) {
   const seen = Object.keys(SOURCES).filter((name) => tokens[name] > 0);
   list.replaceChildren(...seen.map((name) => {
     const part = tokens[name] / all;
-    const bar = html("meter", { class: "part", value: part, "aria-hidden": "true" });
+    const bar = svg("svg", { class: "part", viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("rect", { class: "track", width: 1, height: 1 }), svg("rect", { class: "bar", width: part, height: 1 }));
     const told = html("span", { class: "token", ...markOf(name) }, SOURCES[name].name);
     const count = `${many(tokens[name], "token")}, ${Math.round(100 * part)} %`;
     const about = html("small", { class: "about" }, SOURCES[name].about);

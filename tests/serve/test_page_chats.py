@@ -271,7 +271,7 @@ def test_keyboard_and_names(seen: Seen, server: Running) -> None:
     seen.ask(QUESTION)
     seen.answered()
     unnamed = """() => [...document.querySelectorAll("button, input, textarea, svg, [tabindex]")]
-      .filter(e => e.checkVisibility())
+      .filter(e => e.checkVisibility() && e.ariaHidden !== "true")
       .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length))
       .map(e => e.outerHTML)"""
     assert page.evaluate(unnamed) == []

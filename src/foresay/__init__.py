@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foresay.engine.llm import LLM
     from foresay.errors import ForesayError
     from foresay.sampling.params import SamplingParams
+    from foresay.sampling.structured_outputs import StructuredOutputs
     from foresay.verdict import TopK, Verdict, VerdictBatch, Wants
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ __all__ = [
     "SamplingParams",
     "SeededParams",
     "Source",
+    "StructuredOutputs",
     "TopK",
     "Verdict",
     "VerdictBatch",
@@ -48,6 +50,7 @@ _MODULES = {
     "ForesayError": "errors",
     "LLM": "engine.llm",
     "SamplingParams": "sampling.params",
+    "StructuredOutputs": "sampling.structured_outputs",
 }
 _SUBMODULES = ("corpus", "draft", "drafter", "drafters", "errors", "sampling", "verdict")
 

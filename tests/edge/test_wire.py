@@ -286,7 +286,7 @@ def test_parameters_and_back() -> None:
     message = Open(VERSION, "", b"", 100, b"", Sampling.of(params), params.seed, params.max_tokens)
     opened = decode(encode(message), side="cloud")
     assert isinstance(opened, Open) and opened.params() == params
-    for wrong in ({"n": 2}, {"logprobs": 0}, {"rule": "rejection"}):
+    for wrong in ({"n": 2}, {"logprobs": 0}, {"rule": "rejection"}, {"speculative": False}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             Sampling.of(SamplingParams(**wrong))
 

@@ -179,6 +179,49 @@ PYTHON = (
         "ratio.clamp(1 - low, 1 + low) * gain)",
         "tests/rl/test_dapo.py::test_clip_higher_on_both_sides",
     ),
+    Mutant(
+        "drafts are made for requests that want none",
+        "src/foresay/engine/step.py",
+        "return left if all(drafting) else np.where(drafting, left, 1)",
+        "return left",
+        "tests/engine/test_speculative.py::test_the_text_is_the_same_and_nothing_is_drafted",
+    ),
+    # ---- the page -------------------------------------------------------------------------------
+    Mutant(
+        "a link of an answer may run a script",
+        "src/foresay/serve/page/inline.js",
+        'new Set(["http:", "https:", "mailto:"])',
+        'new Set(["http:", "https:", "mailto:", "javascript:"])',
+        "tests/serve/test_page_markdown.py::test_what_is_shown_as_what",
+    ),
+    Mutant(
+        "what an unfinished line did to the page stays",
+        "src/foresay/serve/page/markdown.js",
+        "this.taken?.push(() => element.remove());",
+        "",
+        "tests/serve/test_page_markdown.py::test_pieces_are_shown_as_the_whole",
+    ),
+    Mutant(
+        "the two texts of a comparison are always taken to be the same",
+        "src/foresay/serve/page/compare.js",
+        "if (one === other) return -1;",
+        "return -1;",
+        "tests/serve/test_page_chats.py::test_a_difference_is_seen",
+    ),
+    Mutant(
+        "both answers of a comparison have drafts",
+        "src/foresay/serve/page/chat.js",
+        "const way = [{}, { speculative: false }];",
+        "const way = [{}, {}];",
+        "tests/serve/test_page_chats.py::test_side_by_side_without_drafts",
+    ),
+    Mutant(
+        "a temperature of 9 is sent",
+        "src/foresay/serve/page/settings.js",
+        "(n >= 0.001 && n <= 2)",
+        "n >= 0.001",
+        "tests/serve/test_page_chats.py::test_settings_are_checked_as_the_server_checks_them",
+    ),
     # ---- servers, edge, other engines -----------------------------------------------------------
     Mutant(
         "a body whose end is given in two ways is read",

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def test_it_can_be_applied(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1 and mutant.old != mutant.new
-    if not mutant.core:
+    if mutant.file.endswith(".py"):
         ast.parse(text.replace(mutant.old, mutant.new))
 
 

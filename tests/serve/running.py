@@ -136,13 +136,15 @@ def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 @contextmanager
-def running(llm: LLM, drafter: Any, key: str | None = None, **settings: Any) -> Iterator[Running]:
+def running(
+    llm: LLM, drafter: Any, key: str | None = None, name: str = "tiny", **settings: Any
+) -> Iterator[Running]:
     """The server while the body runs; all its threads have ended afterwards."""
     ready = threading.Event()
     found: dict[str, Any] = {}
 
     async def run() -> None:
-        told = ServeSettings("tiny", Address(port=0), **settings)
+        told = ServeSettings(name, Address(port=0), **settings)
         found["loop"] = asyncio.get_running_loop()
         found["server"] = Server(llm, drafter, told, lambda url: ready.set())
         await found["server"].run_until_stopped()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,23 @@ def test_where_tokens_came_from(server: Running) -> None:
     assert len(whole["sources"]) == tokens and whole["accepted"] > 0
     plainly = server.events("/v1/completions", **{**asked, "spec_details": False})
     assert all("foresay" not in chunk for chunk in plainly)
+
+
+def test_drafts_can_be_switched_off_for_a_request(server: Running) -> None:
+    """At the same time as the same request with drafts."""
+    asked = {"messages": [{"role": "user", "content": "ab" * 30}], "max_tokens": 60, "seed": 5}
+    asked |= {"temperature": 0.7, "spec_details": True}
+    server.good("/v1/chat/completions", **asked)  # so that there is a history
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(
+            lambda how: server.good("/v1/chat/completions", **asked, speculative=how), (True, False)
+        )
+        drafting, plainly = (found["choices"][0] for found in both)
+    assert drafting["message"] == plainly["message"]
+    assert drafting["foresay"]["accepted"] > 0 == plainly["foresay"]["drafted"]
+    assert set(plainly["foresay"]["sources"]) == {""}
+    refused = server.refused("/v1/chat/completions", 400, **asked, speculative="off")
+    assert refused["param"] == "speculative"
 
 
 def test_a_seed_may_be_negative(server: Running) -> None:

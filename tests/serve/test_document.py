@@ -142,8 +142,10 @@ def test_a_help_text_loads_no_server() -> None:
 def test_every_source_has_a_name_and_marks() -> None:
     assert set(SOURCE_NAMES) == set(MARKS) == set(Source)
     assert len({told.name for told in SOURCE_NAMES.values()}) == len(Source)
-    style = (PAGE / "page.css").read_text()
-    assert [s for s in Source if s and f"\n.{s.value} {{ --of:" not in style] == []
+    style = (PAGE / "answer.css").read_text()
+    marks = re.findall(r'^\[data-mark="(\d+)"\] { --of: var\(--mark-\1\)', style, re.MULTILINE)
+    assert [int(mark) for mark in marks] == list(range(len(marks)))
+    assert len(marks) >= len(Source) - 1  # the model's own tokens have none
 
 
 def test_the_page_has_the_names_of_the_table(server: Running) -> None:
@@ -154,7 +156,7 @@ def test_the_page_has_the_names_of_the_table(server: Running) -> None:
     text = answer.text.removeprefix("export const SOURCES = ").removesuffix(";\n")
     names = {source or "model": told._asdict() for source, told in SOURCE_NAMES.items()}
     assert json.loads(text) == names and list(json.loads(text)) == list(names)
-    for file in ("chat.js", "page.js"):
+    for file in ("answer.js", "charts.js", "marks.js"):
         script = (PAGE / file).read_text()
         assert 'import { SOURCES } from "/page/sources.js"' in script
 

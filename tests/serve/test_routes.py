@@ -259,6 +259,11 @@ def test_stats(server: Running) -> None:
     assert totals["tokens"] - before["tokens"] == tokens
     assert totals["tokens"] == totals["answers_in_steps"] + totals["accepted"]
     assert totals["tokens_per_step"] > 1
+    lengths = totals["accepted_lengths"]
+    plain = server.good("/v1/completions", prompt="ab", max_tokens=9, speculative=False)["usage"]
+    after = server.http.get("/v1/spec/stats").json()["totals"]
+    assert after["accepted_lengths"] == lengths  # of steps in which something was drafted
+    assert after["tokens"] == totals["tokens"] + plain["completion_tokens"]
     assert stats["running"] == stats["waiting"] == 0 and stats["drafter_bytes"] > 0
     line = stats["timeline"]
     assert 0 < len(line) <= 200

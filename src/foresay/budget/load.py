@@ -34,7 +34,8 @@ class Load:
     """What a step has to do before anything is drafted.
 
     contexts     int64[B]  tokens of each decoding request, the last committed one included
-    tokens_left  int64[B]  how many tokens each answer may still get, at least 1
+    tokens_left  int64[B]  how many tokens each answer may still get, at least 1; 1 also where
+                 nothing is to be drafted for it, which is the same to a policy
     other_rows   rows of the step that do not decode (prefill)
     other_reads  the tokens that those rows attend to, summed over the rows
     ids          int64[B] | None   a number for each request that no other request ever gets; only

@@ -32,7 +32,7 @@ from foresay.draft import DraftBatch
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.request import Request
 from foresay.engine.scheduler import ScheduledRequest, Scheduler
-from foresay.engine.step import Outcome, Step, Timings, load_of
+from foresay.engine.step import Outcome, Step, Timings, drafted_within, load_of
 from foresay.models.parts import StepParts, keep_first_rows
 from foresay.models.target import KeepsTogether, Outputs, RunsAhead, Target
 from foresay.sampling.acceptance.match import chosen_on_device, followed
@@ -173,7 +173,8 @@ class StepsAhead:
         load = replace(
             step.load,
             contexts=lengths,
-            tokens_left=np.maximum(left, 1),  # who ends in `step` is computed once more
+            # Who ends in `step` is computed once more.
+            tokens_left=drafted_within(requests, np.maximum(left, 1)),
             ids=np.array([request.number for request in requests], np.int64),
             tenants=[request.tenant for request in requests],
             weights=None,  # nothing is chosen by them

@@ -32,6 +32,7 @@ __all__ = [
     "Step",
     "Timings",
     "append_committed",
+    "drafted_within",
     "keep_parts",
     "load_of",
     "parts_of",
@@ -265,7 +266,7 @@ def load_of(turns: Sequence[ScheduledRequest], *, waiting: bool, probed: bool = 
         weights = urgency(tokens_left, [s.tokens for s in stats], [s.steps for s in stats])
     return Load(
         contexts=contexts,
-        tokens_left=tokens_left,
+        tokens_left=drafted_within(decoding, tokens_left),
         other_rows=rows,
         other_reads=reads,
         ids=np.array([request.number for request in decoding], np.int64),
@@ -273,3 +274,10 @@ def load_of(turns: Sequence[ScheduledRequest], *, waiting: bool, probed: bool = 
         tenants=[request.tenant for request in decoding],
         probed=probed,
     )
+
+
+def drafted_within(requests: Sequence[Request], left: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The tokens within which drafts are of use, of those that are `left` to each answer: one, the
+    target's own, where there are to be no drafts."""
+    drafting = [request.params.speculative for request in requests]
+    return left if all(drafting) else np.where(drafting, left, 1)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from foresay.arrays import MAX_TOKEN
 from foresay.errors import InputError
+from foresay.sampling.structured_outputs import StructuredOutputs
 
 __all__ = ["PROCESSORS", "SamplingParams", "check_seed"]
 
@@ -68,6 +69,12 @@ class SamplingParams:
     processor_order: Sequence[str] = PROCESSORS
     """In which order temperature, top_k, top_p and min_p are applied, each to what the ones before
     it have left. With the temperature last, top_p and min_p see the model's own probabilities."""
+    structured_outputs: StructuredOutputs | None = None
+    """The form that the answer has. Tokens that would leave it are masked before everything else,
+    drafted ones too."""
+    speculative: bool = True
+    """Whether tokens are drafted for it. The text is the same without, it only takes longer; other
+    requests of the same steps keep their drafts."""
 
     def __post_init__(self) -> None:
         _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
@@ -91,8 +98,13 @@ class SamplingParams:
             check_seed(self.seed)
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, MAX_TOKEN)
-        if not isinstance(self.ignore_eos, bool):
-            raise InputError(f"ignore_eos is {self.ignore_eos!r}; expected True or False")
+        for name in ("ignore_eos", "speculative"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InputError(f"{name} is {value!r}; expected True or False")
+        if not isinstance(self.structured_outputs, StructuredOutputs | None):
+            raise InputError(
+                f"structured_outputs is {self.structured_outputs!r}; expected StructuredOutputs"
+            )
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         object.__setattr__(self, "stop", _checked_stop(self.stop))
         object.__setattr__(self, "processor_order", _checked_order(self.processor_order))

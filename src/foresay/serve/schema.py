@@ -48,6 +48,7 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
     stream_granularity: Literal["token", "commit"] | None = None
     return_token_ids: bool | None = None
     spec_details: bool | None = None
+    speculative: bool | None = None
     user: str | None = None
 
 
@@ -320,7 +321,8 @@ class TokenizerInfo(Answer):
 
 
 class Totals(Answer):
-    """What all steps did for a tenant; accepted_lengths: how often that number was accepted."""
+    """What all steps did for a tenant; accepted_lengths: how often that number was accepted, where
+    something was drafted."""
 
     steps: Count
     answers_in_steps: Count

@@ -135,6 +135,8 @@ class Steps:
         Valid until: the next step.
         """
         total = self._sums.get(tenant, Share())
+        undrafted = total.answers - total.drafts  # answers in steps; they accepted 0
+        lengths = total.lengths - Counter({0: undrafted})
         totals = Totals(
             total.steps,
             total.answers,
@@ -142,7 +144,7 @@ class Steps:
             total.accepted,
             total.tokens,
             tokens_per_step(total.tokens, total.answers),
-            {str(length): times for length, times in sorted(total.lengths.items())},
+            {str(length): times for length, times in sorted(lengths.items())},
         )
         line = [(step.start, step.shares[tenant]) for step in self._line if tenant in step.shares]
         return totals, [share.shown(start) for start, share in line]

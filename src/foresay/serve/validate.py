@@ -23,6 +23,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _AS_SENT = (
     *("temperature", "top_p", "min_p", "processor_order", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens"),
+    "speculative",
 )
 _DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
 _COMPARED = re.compile(r"""role['"\]\s]*==\s*['"](\w+)['"]""")  # in a template

@@ -1,6 +1,8 @@
 // The pictures, drawn anew from what the server told last.
 
+import { markOf } from "/page/marks.js";
 import { html, many, reachable, svg } from "/page/parts.js";
+import { SOURCES } from "/page/sources.js";
 
 export const PHASES = ["schedule", "draft", "forward", "verify", "commit"];
 const LEFT = 44; // for the numbers of the scale
@@ -44,6 +46,21 @@ export function curve(element, points, now, label, top = largest(points)) {
 
 function largest(points) {
   return Math.max(...points.map((p) => p.value ?? 0), 1);
+}
+
+/** Where the tokens of an answer come from: a line for each source that has some. */
+export function shares(list, tokens) {
+  const all = Object.values(tokens).reduce((a, b) => a + b, 0);
+  const seen = Object.keys(SOURCES).filter((name) => tokens[name] > 0);
+  list.replaceChildren(...seen.map((name) => {
+    const part = tokens[name] / all;
+    const bar = svg("svg", { class: "part", viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("rect", { class: "track", width: 1, height: 1 }), svg("rect", { class: "bar", width: part, height: 1 }));
+    const told = html("span", { class: "token", ...markOf(name) }, SOURCES[name].name);
+    const count = `${many(tokens[name], "token")}, ${Math.round(100 * part)} %`;
+    const about = html("small", { class: "about" }, SOURCES[name].about);
+    return html("li", {}, told, bar, html("small", {}, count), about);
+  }));
 }
 
 /** How often so many drafts were accepted at once. counts: {"0": 7, "3": 2}. */

@@ -25,6 +25,32 @@ export function many(count, one, ending = "s") {
   return `${count} ${one}${count === 1 ? "" : ending}`;
 }
 
+/** A button that copies a text: what `text` returns when it is pressed. */
+export function copying(about, text) {
+  const button = html("button", { type: "button", title: about, "aria-label": about }, "Copy");
+  button.addEventListener("click", async () => {
+    button.textContent = (await copied(text())) ? "Copied" : "Not copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  return button;
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Browsers have no clipboard for pages without TLS, but this.
+    const box = html("textarea", { class: "unseen" });
+    box.value = text;
+    document.body.append(box);
+    box.select();
+    const done = document.execCommand("copy");
+    box.remove();
+    return done;
+  }
+}
+
 /** From now on, whatever has `data-tip` shows it when it is pointed at or focused, and arrow keys
  *  walk through the children of whatever has `data-rove`. */
 export function watch() {
@@ -74,6 +100,7 @@ function show(element) {
 /** Put the tooltip beside its element's first line, and never over the window's edge. */
 function place() {
   if (shown === null) return;
+  if (!shown.isConnected) return show(null); // it was drawn anew
   const at = shown.getClientRects()[0] ?? shown.getBoundingClientRect();
   const left = Math.min(at.left, innerWidth - tip.offsetWidth - 8);
   const above = at.top - tip.offsetHeight - 6;

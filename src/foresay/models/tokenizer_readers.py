@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,9 @@ class FileTokenizer:
         piece: str | None = self._inner.id_to_token(token)
         return piece
 
+    def serialized(self) -> str:
+        return str(self._inner.to_str())
+
 
 class TransformersTokenizer:
     """A tokenizer as transformers makes it, for all that is more than a tokenizer.json.
@@ -164,6 +168,14 @@ class TransformersTokenizer:
     def piece(self, token: int) -> str | None:
         piece = self._inner.convert_ids_to_tokens(token)
         return piece if isinstance(piece, str) else None
+
+    def serialized(self) -> str:
+        if not self._inner.is_fast:
+            raise ModelError(f"it is a {self.kind}, which has no tokenizer.json")
+        inner = copy(self._inner.backend_tokenizer)
+        inner.no_truncation()
+        inner.no_padding()
+        return str(inner.to_str())
 
 
 def _object(path: Path) -> dict[str, Any] | None:

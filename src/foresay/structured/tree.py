@@ -48,8 +48,7 @@ def tree_masks(matcher: GrammarMatcher, draft: Draft) -> Words:
         return bool(within) and not _ends(matcher, token)
 
     def fill(node: int) -> None:
-        if not matcher.complete:
-            matcher.fill_mask(masks[node + 1])
+        matcher.fill_mask(masks[node + 1])
 
     _walk(matcher, draft, enter, fill)
     return masks
@@ -67,7 +66,7 @@ def _walk(
     visit: Callable[[int], None],
 ) -> None:
     """Depth first. `enter(node)` says before each node whether it is gone to, `visit(node)` is
-    called behind it."""
+    called behind it, where the answer goes on."""
     children: list[list[int]] = [[] for _ in range(len(draft) + 1)]
     for node, parent in enumerate(draft.parents.tolist()):
         children[parent + 1].append(node)
@@ -76,7 +75,7 @@ def _walk(
     while waiting:
         node, depth = waiting.pop()
         matcher.rollback(len(matcher) - begin - depth)
-        if enter(node) and matcher.advance(tokens[node]):
+        if enter(node) and matcher.advance(tokens[node]) and not matcher.complete:
             visit(node)
             waiting += [(child, depth + 1) for child in reversed(children[node + 1])]
     matcher.rollback(len(matcher) - begin)

@@ -43,9 +43,7 @@ class FileTokenizer:
     """What transformers calls it."""
 
     def __init__(self, inner: Inner, special: Mapping[str, str], template: str | None) -> None:
-        inner.no_truncation()
-        inner.no_padding()
-        self._inner = inner
+        self._inner = _uncut(inner)
         self.special = dict(special)
         self.template = template
 
@@ -172,10 +170,14 @@ class TransformersTokenizer:
     def serialized(self) -> str:
         if not self._inner.is_fast:
             raise ModelError(f"it is a {self.kind}, which has no tokenizer.json")
-        inner = copy(self._inner.backend_tokenizer)
-        inner.no_truncation()
-        inner.no_padding()
-        return str(inner.to_str())
+        return str(_uncut(copy(self._inner.backend_tokenizer)).to_str())
+
+
+def _uncut(inner: Inner) -> Inner:
+    """The tokenizer, which gives all tokens of a text and no others from now on."""
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -348,7 +348,7 @@ PYTHON = (
     Mutant(
         "a tokenizer file cuts prompts",
         "src/foresay/models/tokenizer_readers.py",
-        "        inner.no_truncation()\n",
+        "    inner.no_truncation()\n",
         "",
         "tests/models/test_tokenizer.py::test_texts_are_neither_cut_nor_padded_nor_cleaned",
     ),

@@ -12,7 +12,8 @@ from __future__ import annotations
 from mutants.core import CORE
 from mutants.mutant import Mutant
 from mutants.python import PYTHON
+from mutants.structured import STRUCTURED
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = CORE + PYTHON
+MUTANTS = CORE + PYTHON + STRUCTURED

@@ -121,10 +121,11 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
         """The parameters of a request, without max_tokens and seed, which are `Open`'s.
 
         Raises: InputError for log probabilities, several answers, rule rejection, another order of
-        processors, and no drafts.
+        processors, no drafts, and a form of the answer.
         """
         order, drafts = ("processor_order", PROCESSORS), ("speculative", True)
-        for name, only in (("logprobs", None), ("n", 1), ("rule", "match"), order, drafts):
+        alone = ("logprobs", None), ("n", 1), ("rule", "match"), ("structured_outputs", None)
+        for name, only in (*alone, order, drafts):
             if getattr(params, name) != only:
                 raise InputError(
                     f"{name} is {getattr(params, name)!r}; expected {only!r}: an edge stream has "

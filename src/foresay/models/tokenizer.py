@@ -83,6 +83,13 @@ class Tokenizer:
         """The tokenizer's own piece for a token, which is not its text; None for an unknown id."""
         return self._inner.piece(token)
 
+    def serialized(self) -> str:
+        """It as the text of a tokenizer.json: what other libraries read.
+
+        Raises: ModelError for a tokenizer that cannot be written so.
+        """
+        return self._inner.serialized()
+
     def facts(self) -> dict[str, str | None]:
         """Its class, special tokens and chat template as texts, None where there is none."""
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from foresay.errors import ModelError
 if TYPE_CHECKING:
     from foresay.models.chat_template import ChatTemplate
 
-__all__ = ["NAMED", "FileTokenizer", "TransformersTokenizer"]
+__all__ = ["NAMED", "FileTokenizer", "TransformersTokenizer", "serialized"]
 
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 """The special tokens that models have."""
@@ -42,9 +43,7 @@ class FileTokenizer:
     """What transformers calls it."""
 
     def __init__(self, inner: Inner, special: Mapping[str, str], template: str | None) -> None:
-        inner.no_truncation()
-        inner.no_padding()
-        self._inner = inner
+        self._inner = _uncut(inner)
         self.special = dict(special)
         self.template = template
 
@@ -119,6 +118,9 @@ class FileTokenizer:
         piece: str | None = self._inner.id_to_token(token)
         return piece
 
+    def serialized(self) -> str:
+        return str(self._inner.to_str())
+
 
 class TransformersTokenizer:
     """A tokenizer as transformers makes it, for all that is more than a tokenizer.json.
@@ -164,6 +166,26 @@ class TransformersTokenizer:
     def piece(self, token: int) -> str | None:
         piece = self._inner.convert_ids_to_tokens(token)
         return piece if isinstance(piece, str) else None
+
+    def serialized(self) -> str:
+        return serialized(self._inner)
+
+
+def serialized(tokenizer: Any) -> str:
+    """A tokenizer of transformers as the text of a tokenizer.json.
+
+    Raises: ModelError for one that is none of the fast ones.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(f"it is a {type(tokenizer).__name__}, which has no tokenizer.json")
+    return str(_uncut(copy(tokenizer.backend_tokenizer)).to_str())
+
+
+def _uncut(inner: Inner) -> Inner:
+    """The tokenizer, which gives all tokens of a text and no others from now on."""
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
 
 
 def _object(path: Path) -> dict[str, Any] | None:

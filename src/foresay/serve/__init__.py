@@ -21,6 +21,7 @@ openapi        the OpenAPI description
 app            the routes
 server         the process: sockets, signals, draining
 start          the settings of a server, and its drafter
+messages/      /v1/messages of Anthropic's clients
 page/          the web page of the server
 edge/          edge streams, the cloud's end
 

@@ -340,7 +340,8 @@ def _sent(body: bytes) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return refusal(error if isinstance(error, Refused) else Refused(400, str(error)))
+    refused = error if isinstance(error, Refused) else Refused(400, str(error))
+    return refusal(refused, request.url.path)
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -349,7 +350,8 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         said[405] = f"the method is {request.method[:20]!r}; expected {allowed}"
-    response = refusal(Refused(error.status_code, said.get(error.status_code, str(error.detail))))
+    refused = Refused(error.status_code, said.get(error.status_code, str(error.detail)))
+    response = refusal(refused, request.url.path)
     response.headers.update(error.headers or {})
     return response
 
@@ -360,4 +362,5 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     _log.error("the request %s failed: %r", request.state.request_id, error)
-    return refusal(Refused(500, "the server failed at this request; see its log"))
+    refused = Refused(500, "the server failed at this request; see its log")
+    return refusal(refused, request.url.path)

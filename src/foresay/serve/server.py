@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
             app = CORSMiddleware(
                 app,
                 allow_origins=settings.origins,
-                allow_methods=("GET", "POST"),
+                allow_methods=("GET", "POST", "DELETE"),
                 allow_headers=("*",),  # clients of OpenAI's have many
                 allow_private_network=True,
                 expose_headers=("x-request-id", "retry-after"),

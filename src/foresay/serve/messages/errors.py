@@ -1,0 +1,33 @@
+"""Errors in the shape of /v1/messages."""
+
+from __future__ import annotations
+
+from foresay.serve.answer import error_body
+from foresay.serve.limits import Refused
+from foresay.serve.schema import Answer
+
+__all__ = ["PATH", "MessageError", "MessageErrorFacts", "message_error"]
+
+PATH = "/v1/messages"
+"""Requests whose paths begin like this get their errors in this shape."""
+
+_KINDS = {404: "not_found_error", 413: "request_too_large"}
+
+
+class MessageErrorFacts(Answer):
+    """What is wrong."""
+
+    type: str
+    message: str
+
+
+class MessageError(Answer, tag_field="type", tag="error"):
+    """The body of a refusal, and the event of a stream that fails."""
+
+    error: MessageErrorFacts
+
+
+def message_error(refused: Refused) -> MessageError:
+    """The body of an error."""
+    kind = _KINDS.get(refused.status, refused.kind)
+    return MessageError(MessageErrorFacts(kind, error_body(refused).error.message))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +27,7 @@ MOST_CHARACTERS = 1 << 18
 """Of a schema, an expression, a grammar, or all choices together."""
 MOST_BEFORE = 256
 """Characters of `StructuredOutputs.after`."""
+_CONTROL = b"\xff"  # by which the library marks a control token: no text has that byte
 _REMEMBERED = 64  # grammars; those that were asked for least recently are forgotten
 
 
@@ -78,6 +80,16 @@ class Grammars:
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return made
+
+    def numbered(self, tokens: Iterable[int]) -> set[int]:
+        """Those of the tokens that a Lark grammar has to name by number, `<[7]>`: control tokens,
+        which no text matches.
+
+        Raises: InputError as `compile` does.
+        """
+        with self._lock:
+            tokenizer = self._read = self._read or self._tokenizer()
+        return {one for one in tokens if tokenizer.decode_bytes([one])[:1] == _CONTROL}
 
     def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer) -> Grammar:
         from llguidance import LLMatcher

@@ -20,6 +20,7 @@ FLOORS = [
     ["arrays"],
     ["draft", "verdict", "traces"],
     ["sampling", "models", "oracle", "corpus"],
+    ["structured"],
     ["drafter"],
     ["abilities"],
     ["budget"],

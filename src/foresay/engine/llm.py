@@ -32,6 +32,7 @@ from foresay.models.reading import reading
 from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.models.weights import DEFAULT_MODEL, StoredModel
 from foresay.sampling.params import SamplingParams
+from foresay.structured.grammars import Grammars
 
 __all__ = ["LLM", "Chunk", "Prompt", "Result", "drafter_of"]
 
@@ -65,6 +66,7 @@ class LLM:
     progress       called in every stage that takes time: progress(stage, done, total), see
                    `foresay.models.progress`; what it raises ends the work
 
+    `grammars` compiles the forms of structured answers (`SamplingParams.structured_outputs`).
     `device` says afterwards where it runs: "cpu", "cuda" or "cuda:N". The drafters "model:NAME",
     "eagle:FOLDER" and "mtp" run there as well.
 
@@ -122,6 +124,7 @@ class LLM:
         if self.target.memory is not None:
             self._limits["memory"] = self.target.memory
         self.tokenizer_hash = tokenizer_hash_in(model.folder)  # None: not known
+        self.grammars = Grammars(self.tokenizer, self.target.vocabulary)
         self._sharing: WeakSet[LLM] = WeakSet()  # all with this target
         self._begin(made, policy, with_sources, report)
 
@@ -143,6 +146,7 @@ class LLM:
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
         other.tokenizer_hash, other._model = self.tokenizer_hash, self._model
+        other.grammars = self.grammars
         other.device = self.device
         other._sharing = self._sharing
         made = drafter_of(drafter, self._model, self.device)

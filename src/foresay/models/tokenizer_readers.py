@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,8 +104,12 @@ class FileTokenizer:
         ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
         return ids
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        return self._compiled.render(messages, self.special)
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        return self._compiled.render(messages, self.special, tools)
 
     @cached_property
     def _compiled(self) -> ChatTemplate:
@@ -118,6 +123,9 @@ class FileTokenizer:
     def piece(self, token: int) -> str | None:
         piece: str | None = self._inner.id_to_token(token)
         return piece
+
+    def serialized(self) -> str:
+        return str(self._inner.to_str())
 
 
 class TransformersTokenizer:
@@ -149,9 +157,15 @@ class TransformersTokenizer:
         ids: list[int] = self._inner(text, add_special_tokens=special)["input_ids"]
         return ids
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         return str(
-            self._inner.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            self._inner.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=True
+            )
         )
 
     def decode(self, tokens: list[int], *, special: bool) -> str:
@@ -164,6 +178,14 @@ class TransformersTokenizer:
     def piece(self, token: int) -> str | None:
         piece = self._inner.convert_ids_to_tokens(token)
         return piece if isinstance(piece, str) else None
+
+    def serialized(self) -> str:
+        if not self._inner.is_fast:
+            raise ModelError(f"it is a {self.kind}, which has no tokenizer.json")
+        inner = copy(self._inner.backend_tokenizer)
+        inner.no_truncation()
+        inner.no_padding()
+        return str(inner.to_str())
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from foresay.serve.answer import error_body
+from foresay.serve.answer_schema import Answer
 from foresay.serve.limits import Refused
-from foresay.serve.schema import Answer
 
 __all__ = ["PATH", "MessageError", "MessageErrorFacts", "message_error"]
 

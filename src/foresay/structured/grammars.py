@@ -1,0 +1,196 @@
+"""From a `StructuredOutputs` to a grammar over the tokens of a model.
+
+llguidance does the work: an Earley parser over derivatives of regular expressions, which walks a
+trie of the vocabulary. A grammar is compiled when it is first asked for, within fixed limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
+
+from foresay.arrays import check_positive
+from foresay.errors import InputError, ModelError
+from foresay.sampling.structured_outputs import StructuredOutputs
+from foresay.structured.lead import Lead
+from foresay.structured.matcher import Grammar, bytes_of
+
+if TYPE_CHECKING:
+    from llguidance import LLParserLimits, LLTokenizer
+
+__all__ = ["GrammarTokenizer", "Grammars"]
+
+MOST_CHARACTERS = 1 << 18
+"""Of a schema, an expression, a grammar, or all choices together."""
+MOST_BEFORE = 256
+"""Characters of `StructuredOutputs.after`."""
+_CONTROL = b"\xff"  # by which the library marks a control token: no text has that byte
+_REMEMBERED = 64  # grammars; those that were asked for least recently are forgotten
+
+
+class GrammarTokenizer(Protocol):
+    """What a grammar needs of a tokenizer; `foresay.models.tokenizer.Tokenizer` is one."""
+
+    ends: tuple[int, ...]
+
+    def serialized(self) -> str:
+        """It as the text of a tokenizer.json. Raises: ModelError if it cannot be written so."""
+
+    def piece(self, token: int, /) -> str | None:
+        """None for an id that it does not know."""
+
+
+class Grammars:
+    """The grammars of one model: `compile` gives the same one for equal forms.
+
+    tokenizer   the model's; it is read when the first grammar is compiled
+    vocabulary  columns of the model's logits; a tokenizer may have fewer tokens
+
+    Any number of threads may use it. Raises: InputError when constructed.
+    """
+
+    def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int) -> None:
+        check_positive(vocabulary, "vocabulary")
+        self._given, self._vocabulary = tokenizer, vocabulary
+        self._lock = Lock()
+        self._read: LLTokenizer | None = None
+        self._known: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
+
+    def compile(self, outputs: StructuredOutputs) -> Grammar:
+        """The grammar of a form, bounded in time and memory.
+
+        Raises: InputError with the reason, for a form that cannot be understood, takes too much, or
+        that nothing matches; also where the package is missing, or the tokenizer cannot be used.
+        GIL: released while the library works.
+        """
+        if not isinstance(outputs, StructuredOutputs):
+            raise InputError(f"outputs is {outputs!r}; expected StructuredOutputs")
+        with self._lock:
+            known = self._known.get(outputs)
+            if known is not None:
+                self._known.move_to_end(outputs)
+                return known
+            tokenizer = self._read = self._read or self._tokenizer()
+        made = self._compiled(outputs, tokenizer)
+        with self._lock:
+            made = self._known.setdefault(outputs, made)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return made
+
+    def numbered(self, tokens: Iterable[int]) -> set[int]:
+        """Those of the tokens that a Lark grammar has to name by number, `<[7]>`: control tokens,
+        which no text matches.
+
+        Raises: InputError as `compile` does.
+        """
+        with self._lock:
+            tokenizer = self._read = self._read or self._tokenizer()
+        return {one for one in tokens if tokenizer.decode_bytes([one])[:1] == _CONTROL}
+
+    def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer) -> Grammar:
+        from llguidance import LLMatcher
+
+        source = _source(outputs)
+        try:
+            start = LLMatcher(tokenizer, source, log_level=0, limits=_limits())
+            refused = start.get_error() if start.is_error() else ""
+        except Exception as error:  # the library promises that there is none
+            raise InputError(f"structured_outputs is refused: {error}") from None
+        if refused:
+            raise InputError(f"structured_outputs is refused: {_short(refused)}")
+        lead = None
+        if outputs.after is not None:
+            tokens = (bytes_of(tokenizer, token) for token in range(self._vocabulary))
+            lead = Lead(outputs.after.encode(), tokens)
+        return Grammar(tokenizer, start, self._vocabulary, self._given.ends, lead)
+
+    def _tokenizer(self) -> LLTokenizer:
+        try:
+            from llguidance import LLTokenizer
+        except ModuleNotFoundError:
+            raise InputError(
+                "structured_outputs needs the package 'llguidance', which is not installed; "
+                "install it with: pip install '.[engine]' in foresay's checkout"
+            ) from None
+        try:
+            ends = [token for token in self._given.ends if self._given.piece(token) is not None]
+            if not ends:
+                raise ModelError("it names no token that ends an answer")
+            text, slices = self._given.serialized(), LLTokenizer.json_slices()
+            return LLTokenizer(text, eos_token=ends, slices=slices)
+        except (ModelError, ValueError) as error:
+            raise InputError(
+                f"structured_outputs cannot be used with this model's tokenizer: {_short(error)}"
+            ) from None
+
+
+def _limits() -> LLParserLimits:
+    """What compiling a grammar, and one mask, may take: some tens of milliseconds and megabytes."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_items_in_row=2_000,
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
+
+
+def _source(outputs: StructuredOutputs) -> str:
+    """What the library compiles.
+
+    Raises: InputError for a text that is too long, or that UTF-8 cannot encode.
+    """
+    from llguidance import LLMatcher
+
+    schema = '{"type":"object"}' if outputs.json_object else outputs.json
+    texts = [schema, outputs.regex, *(outputs.choice or ()), outputs.grammar]
+    whole = "".join(text for text in texts if isinstance(text, str))
+    for what, text, most in (
+        ("", whole, MOST_CHARACTERS),
+        ("after of ", outputs.after or "", MOST_BEFORE),
+    ):
+        if len(text) > most:
+            raise InputError(
+                f"{what}structured_outputs has {len(text)} characters; expected at most {most}"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{what}structured_outputs holds {text[error.start]!r}, which is no character"
+            ) from None
+    try:
+        if isinstance(schema, str):
+            # One line, as json.dumps writes it: in white space without end a model can get lost,
+            # and what is not left open can be drafted. "x-guidance" in a schema has its say.
+            form: Any = {
+                "item_separator": ", ",
+                "key_separator": ": ",
+                "whitespace_flexible": False,
+            }
+            if schema == "false":
+                raise ValueError("nothing matches the schema false")
+            given = "{}" if schema == "true" else schema
+            return LLMatcher.grammar_from_json_schema(given, defaults=form)
+        if outputs.regex is not None:
+            return LLMatcher.grammar_from_regex(outputs.regex)
+        if outputs.grammar is not None:
+            return LLMatcher.grammar_from_lark(outputs.grammar)
+        choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in outputs.choice or ())
+        return LLMatcher.grammar_from_lark(f"start: {choices}")
+    except ValueError as error:
+        raise InputError(f"structured_outputs is refused: {_short(error)}") from None
+
+
+def _short(error: object) -> str:
+    """What the library says, as one sentence."""
+    said = " ".join(str(error).split())
+    return said if len(said) <= 500 else f"{said[:500]} …"

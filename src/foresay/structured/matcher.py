@@ -1,0 +1,204 @@
+"""A grammar over the tokens of a model, and the grammar at one place of one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.errors import InputError
+from foresay.structured.lead import Lead
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+__all__ = ["Grammar", "GrammarMatcher", "Words", "bytes_of"]
+
+Words: TypeAlias = NDArray[np.int32]
+"""A mask of tokens: bit t % 32 of word t // 32 is set where token t is allowed."""
+
+
+class Grammar:
+    """One form of answers over the tokens of one model. It can be shared by threads.
+
+    vocabulary  columns of the model's logits
+    words       of a mask: one bit for each of them
+    known       token ids of the tokenizer
+    ends        those that end answers of the model
+    """
+
+    def __init__(
+        self,
+        tokenizer: LLTokenizer,
+        start: LLMatcher,
+        vocabulary: int,
+        ends: tuple[int, ...],
+        lead: Lead | None,
+    ) -> None:
+        self._tokenizer, self._start = tokenizer, start
+        self.vocabulary, self.words = vocabulary, -(-vocabulary // 32)
+        self.known, self.ends = tokenizer.vocab_size, ends
+        self.lead = lead
+        self._barred: dict[bytes, list[int]] = {}
+
+    def matcher(self, stops: Sequence[int] = ()) -> GrammarMatcher:
+        """At the beginning of an answer that these token ids end; each answer has its own."""
+        return GrammarMatcher(self, self._start.deep_copy(), stops)
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token writes."""
+        return bytes_of(self._tokenizer, token)
+
+    def pieces(self, text: bytes) -> list[int]:
+        """Some tokens that write these bytes: for a grammar it does not matter which."""
+        return self._tokenizer.tokenize_bytes(text)
+
+    def barred(self, tail: bytes, matcher: GrammarMatcher) -> list[int]:
+        """Before the form: the tokens that would end what comes before it, and go on as it cannot
+        begin. `matcher` has not begun the form."""
+        known = self._barred.get(tail)
+        if known is None:
+            assert self.lead is not None
+            known = []
+            for token in self.lead.ending(tail):
+                rest = self.lead.after(tail, self.bytes_of(token))[1]
+                if rest and not matcher.allows_rest(self.pieces(rest)):
+                    known.append(token)
+            self._barred[tail] = known
+        return known
+
+
+class GrammarMatcher:
+    """Follows one answer through its grammar, token by token. `Grammar.matcher` makes one.
+
+    stops  the token ids that end the answer: allowed exactly where the grammar accepts. The ends of
+           the tokenizer that are none of them are never allowed
+
+    The end of an answer is no token of the grammar: it is not told to the matcher.
+
+    Mutates: nothing but itself. Raises: InputError where the grammar takes more work at this place
+    than its limits allow; the matcher is of no use then. GIL: released while masks are computed.
+    """
+
+    def __init__(self, grammar: Grammar, inner: LLMatcher, stops: Sequence[int]) -> None:
+        self.grammar = grammar
+        self.stops = tuple(stops)
+        self._inner = inner
+        # What it remembers of the text before the form; None once that has begun.
+        self._tail: bytes | None = None if grammar.lead is None else b""
+        # Of each token: the tail before it, and how many tokens the library was given for it.
+        self._told: list[tuple[bytes | None, int]] = []
+        self._ends = _bits(grammar.ends, grammar.words)
+        self._stops = _bits(self.stops, grammar.words)
+
+    def __len__(self) -> int:
+        """Tokens that it was told and that were not rolled back."""
+        return len(self._told)
+
+    @property
+    def free(self) -> bool:
+        """Whether the form has not begun: `StructuredOutputs.after` is still to come."""
+        return self._tail is not None
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the answer may end here."""
+        return not self.free and self._inner.is_accepting()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer has to end here: no token can be added to it."""
+        return not self.free and self._inner.is_stopped() and self._inner.is_accepting()
+
+    def advance(self, token: int) -> bool:
+        """Go behind a token; whether the grammar allows it. Where not, nothing has changed."""
+        if not 0 <= token < self.grammar.known:
+            return False
+        if self._tail is None:
+            if token in self.grammar.ends or not self._take([token]):
+                return False
+            self._told.append((None, 1))
+            return True
+        lead = self.grammar.lead
+        assert lead is not None
+        tail, rest = lead.after(self._tail, self.grammar.bytes_of(token))
+        pieces = self.grammar.pieces(rest) if rest else []
+        if not self._take(pieces):
+            return False
+        self._told.append((self._tail, len(pieces)))
+        self._tail = tail if rest is None else None
+        return True
+
+    def rollback(self, tokens: int) -> None:
+        """Go back to where it was before the last `tokens`.
+
+        Raises: InputError for more than it was told.
+        """
+        if not 0 <= tokens <= len(self._told):
+            raise InputError(f"tokens is {tokens}; expected 0 to {len(self._told)}")
+        if tokens:
+            undone = self._told[-tokens:]
+            del self._told[-tokens:]
+            self._tail = undone[0][0]
+            self._inner.rollback(sum(told for _, told in undone))
+            self._check()
+
+    def fill_mask(self, row: Words) -> None:
+        """Write into a caller's row, int32[words], which tokens may come next. Where the answer is
+        complete these are its ends alone, and none where it has none.
+
+        Mutates: the row.
+        """
+        if self._tail is not None:
+            row[:] = -1
+            barred = self.grammar.barred(self._tail, self)
+            if len(barred):
+                row &= ~_bits(barred, len(row))
+            return
+        given = np.frombuffer(self._inner.compute_bitmask(), np.int32)
+        self._check()
+        known = min(len(given), len(row))  # a model may have more columns than tokens, or fewer
+        row[known:] = 0
+        np.bitwise_and(given[:known], ~self._ends[:known], out=row[:known])
+        if self._inner.is_accepting():
+            row |= self._stops
+
+    def forced(self) -> list[int]:
+        """The tokens of the text that has to come next, if the grammar leaves one text to write, as
+        the tokenizer would write it. Those at its end that another text behind it could change are
+        not among them."""
+        if self._tail is not None or self._inner.is_stopped():
+            return []
+        return self._inner.compute_ff_tokens()
+
+    def allows_rest(self, pieces: list[int]) -> bool:
+        """Whether a form could begin with these tokens; only before it has begun."""
+        return self._inner.validate_tokens(pieces) == len(pieces)
+
+    def _take(self, tokens: list[int]) -> bool:
+        """Tell the library all of these tokens or none."""
+        taken = self._inner.try_consume_tokens(tokens) if tokens else 0
+        if taken < len(tokens):
+            self._check()
+            self._inner.rollback(taken)
+        return taken == len(tokens)
+
+    def _check(self) -> None:
+        if self._inner.is_error():
+            said = self._inner.get_error().strip().splitlines()[0]
+            raise InputError(f"the grammar of the answer cannot be followed further: {said}")
+
+
+def bytes_of(tokenizer: LLTokenizer, token: int) -> bytes:
+    # The library marks a special token with a byte that no text has.
+    return tokenizer.decode_bytes([token]).lstrip(b"\xff")
+
+
+def _bits(tokens: Sequence[int], words: int) -> Words:
+    """The mask of these tokens; those beyond it are left out."""
+    mask = np.zeros(words * 32, np.uint8)
+    mask[[token for token in tokens if token < len(mask)]] = 1
+    packed: Words = np.packbits(mask, bitorder="little").view(np.int32)
+    return packed

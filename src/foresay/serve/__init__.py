@@ -23,6 +23,7 @@ app            the routes
 server         the process: sockets, signals, draining
 start          the settings of a server, and its drafter
 chat/          chats: tools, reasoning, the form of answers
+responses/     /v1/responses
 messages/      /v1/messages of Anthropic's clients
 page/          the web page of the server
 edge/          edge streams, the cloud's end

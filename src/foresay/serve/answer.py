@@ -23,9 +23,10 @@ from foresay.serve.stream import split
 from foresay.serve.validate import GenerationRequest
 from foresay.serve.words import Words
 
-__all__ = ["DONE", "Shape", "as_refused", "encoded", "error_body", "event"]
+__all__ = ["DONE", "PING", "Shape", "as_refused", "encoded", "error_body", "event", "typed_event"]
 
 DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"  # a comment, which clients ignore
 _LEAST = -9999.0  # JSON has no -inf
 _encoder = msgspec.json.Encoder()
 
@@ -38,6 +39,12 @@ def encoded(value: object) -> bytes:
 def event(value: object) -> bytes:
     """A value as a server-sent event."""
     return b"data: " + _encoder.encode(value) + b"\n\n"
+
+
+def typed_event(value: msgspec.Struct) -> bytes:
+    """A value as a server-sent event that has a name: the value's type."""
+    name = str(value.__struct_config__.tag).encode()
+    return b"event: " + name + b"\ndata: " + _encoder.encode(value) + b"\n\n"
 
 
 def error_body(refused: Refused) -> answer_schema.Error:
@@ -62,15 +69,17 @@ def as_refused(piece: Chunk) -> Refused:
 
 class Shape:
     """The shapes of the answers to one generation request. `hide`: how many drafted tokens were
-    accepted is not told.
+    accepted is not told. Other APIs take a chat's deltas from here, and give them other shapes.
 
     Mutates: it counts tokens.
     """
 
+    ping = PING
+
     def __init__(
         self, generation: GenerationRequest, words: Words, model: str, *, hide: bool = False
     ) -> None:
-        self._generation = generation
+        self.generation = generation
         self._words = words
         self._head: dict[str, Any] = {
             "id": f"{'chatcmpl' if generation.chat else 'cmpl'}-{secrets.token_hex(12)}",
@@ -94,7 +103,7 @@ class Shape:
 
         Raises: Refused if one has failed.
         """
-        generation, choices = self._generation, list[Any]()
+        generation, choices = self.generation, list[Any]()
         for piece in sorted(pieces, key=lambda p: p.index):
             if piece.finish_reason not in ("stop", "length"):
                 raise as_refused(piece)
@@ -102,7 +111,7 @@ class Shape:
             if generation.details:
                 choice.foresay = _details(piece)
             choices.append(choice)
-        usage = self._usage()
+        usage = self.usage()
         if not generation.chat:
             return answer_schema.CompletionAnswer(**self._head, choices=choices, usage=usage)
         answer = answer_schema.ChatAnswer(**self._head, choices=choices, usage=usage)
@@ -112,7 +121,7 @@ class Shape:
 
     def events(self, piece: Chunk) -> bytes:
         """A piece as server-sent events."""
-        generation = self._generation
+        generation = self.generation
         if piece.finish_reason in ("cancelled", "error"):
             return event(error_body(as_refused(piece)))
         events = b""
@@ -121,42 +130,43 @@ class Shape:
             for choice in choices:
                 chunk = self._chunk([choice])
                 if generation.usage or generation.usage_always:
-                    chunk.usage = self._usage() if generation.usage_always else None
+                    chunk.usage = self.usage() if generation.usage_always else None
                 if generation.details and choice is choices[-1]:
                     chunk.foresay = _details(part)
                 events += event(chunk)
         return events
 
+    def begin(self) -> bytes:
+        """Nothing comes before the first piece."""
+        return b""
+
     def tail(self) -> bytes:
         """The last events of a stream."""
-        if not self._generation.usage:
+        if not self.generation.usage:
             return DONE
         chunk = self._chunk([])
-        chunk.usage = self._usage()
+        chunk.usage = self.usage()
         return event(chunk) + DONE
 
     def _chunk(self, choices: list[Any]) -> answer_schema.CompletionChunk | answer_schema.ChatChunk:
-        if self._generation.chat:
+        if self.generation.chat:
             return answer_schema.ChatChunk(**self._head, choices=choices)
         return answer_schema.CompletionChunk(**self._head, choices=choices)
 
     def _choices(self, piece: Chunk) -> list[Any]:
         """A piece as a choice; as several in the stream of a chat, if it has several deltas."""
-        generation, at = self._generation, piece.index
+        generation, at = self.generation, piece.index
         if generation.unwanted:
             piece = replace(piece, text="", token_ids=[], logprobs=piece.logprobs and [])
         first, self._begun[at] = not self._begun[at], True
-        self._tokens[at] += len(piece.token_ids)
-        self._shared[at] = piece.shared_tokens
-        self._drafted += piece.drafted
-        self._accepted += piece.accepted
+        deltas = self.deltas(piece)
         head: dict[str, Any] = {"index": at, "finish_reason": piece.finish_reason}
         if generation.token_ids:
             head["token_ids"] = piece.token_ids
         if generation.chat:
-            deltas = self._chat.read(piece)
-            head["logprobs"] = self._chat_logprobs(piece)
-            head["finish_reason"] = self._chat.finish_reason(piece)
+            listed = self.chat_logprobs(piece)
+            head["logprobs"] = listed and answer_schema.ChatLogprobs(listed, None)
+            head["finish_reason"] = self.finish_reason(piece)
             if not generation.stream:
                 return [answer_schema.ChatChoice(**head, message=_message(gathered(deltas)))]
             shapes = [_delta(one) for one in deltas] or [answer_schema.Delta(content="")]
@@ -176,8 +186,22 @@ class Shape:
             kind = answer_schema.CompletionChunkChoice
         return [kind(**head, text=echoed + piece.text, logprobs=self._logprobs(piece))]
 
-    def _usage(self) -> answer_schema.Usage:
-        generation = self._generation
+    def deltas(self, piece: Chunk) -> list[Delta]:
+        """What a piece adds to an answer; of a completion nothing but its tokens are counted."""
+        at = piece.index
+        self._tokens[at] += len(piece.token_ids)
+        self._shared[at] = piece.shared_tokens
+        self._drafted += piece.drafted
+        self._accepted += piece.accepted
+        return self._chat.read(piece) if self.generation.chat else []
+
+    def finish_reason(self, piece: Chunk) -> answer_schema.ChatReason | None:
+        """Why a chat's answer has ended, if it has; to be asked after `deltas`."""
+        return self._chat.finish_reason(piece)
+
+    def usage(self) -> answer_schema.Usage:
+        """The tokens that were counted."""
+        generation = self.generation
         prompts, answers = sum(map(len, generation.prompts)), sum(self._tokens)
         cached = sum(self._shared[:: generation.params.n])
         details = answer_schema.CompletionDetails(self._chat.reasoning_tokens)
@@ -192,17 +216,17 @@ class Shape:
         """In the shape of completions: the prompt's tokens first, if they are echoed."""
         if piece.logprobs is None:
             return None
-        at = piece.index // self._generation.params.n
+        at = piece.index // self.generation.params.n
         listed: list[tuple[int, TokenLogprob | None]] = []
         offsets: list[int] = []
         if piece.prompt_logprobs is not None:
-            prompt: list[int] = self._generation.prompts[at].tolist()
+            prompt: list[int] = self.generation.prompts[at].tolist()
             listed += zip(prompt, piece.prompt_logprobs, strict=True)
             offsets += _places(self._words.places(), prompt)
-        begin = len(self._generation.texts[at]) if self._generation.texts is not None else 0
+        begin = len(self.generation.texts[at]) if self.generation.texts is not None else 0
         tokens = [found.token for found in piece.logprobs]
         if piece.index not in self._read:
-            self._read[piece.index] = self._words.places(self._generation.prompts[at].tolist())
+            self._read[piece.index] = self._words.places(self.generation.prompts[at].tolist())
         read = self._read[piece.index]
         offsets += [begin + place for place in _places(read, tokens)]
         listed += zip(tokens, piece.logprobs, strict=True)
@@ -220,12 +244,11 @@ class Shape:
             top.setdefault(self._words.of(token), _finite(value))
         return top
 
-    def _chat_logprobs(self, piece: Chunk) -> answer_schema.ChatLogprobs | None:
+    def chat_logprobs(self, piece: Chunk) -> list[answer_schema.ChatLogprob] | None:
+        """Those of a piece's tokens, if they were requested."""
         if piece.logprobs is None:
             return None
-        return answer_schema.ChatLogprobs(
-            [self._chat_logprob(found) for found in piece.logprobs], None
-        )
+        return [self._chat_logprob(found) for found in piece.logprobs]
 
     def _chat_logprob(self, found: TokenLogprob) -> answer_schema.ChatLogprob:
         top = [answer_schema.ChatToken(*self._chat_token(*one)) for one in found.top.items()]

@@ -34,12 +34,16 @@ from foresay.serve.answer import Shape, encoded
 from foresay.serve.chat.templates import Templates
 from foresay.serve.driver import Driver
 from foresay.serve.edge.connection import EdgeRoute
-from foresay.serve.events import Events, shaped, unless_gone
+from foresay.serve.events import AnswerShape, Events, shaped, unless_gone
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
+from foresay.serve.messages.routes import MessageRoutes
+from foresay.serve.messages.schema import CountBody, MessageBody
 from foresay.serve.metrics import Metrics, memory_of
 from foresay.serve.openapi import openapi
 from foresay.serve.parse import parse_body
+from foresay.serve.responses.routes import ResponseRoutes
+from foresay.serve.responses.schema import ResponseBody
 from foresay.serve.shield import Shield
 from foresay.serve.steps import Ended, StepReport, Steps
 from foresay.serve.stream import AnswerStream
@@ -88,6 +92,8 @@ class Routes:
             *(self._check_model, self._in_thread, self.metrics.edge),
         )
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
+        self._responses = ResponseRoutes(self._validator.chat, self._shape, limits, name)
+        self._messages = MessageRoutes(self._validator.chat, self._shape, name)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foresay-read")
@@ -101,6 +107,7 @@ class Routes:
         Valid until: the next call.
         """
         # Metrics that were counted for several tenants stay private when one of them is left.
+        self._responses.rekey(keys.tenants)
         self._several = self._several or len(keys.tenants) > 1
         # One tenant's long texts leave a thread for the others.
         several = len(set(keys.tenants) - {OPERATOR}) > 1
@@ -116,6 +123,10 @@ class Routes:
             Route("/v1/models/{model:path}", self._on_model),
             Route("/v1/completions", self._on_completions, methods=["POST"]),
             Route("/v1/chat/completions", self._on_chat, methods=["POST"]),
+            Route("/v1/responses", self._on_responses, methods=["POST"]),
+            *self._responses.routes(),
+            Route("/v1/messages", self._on_messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self._on_count, methods=["POST"]),
             Route("/v1/spec/stats", self._on_stats),
             WebSocketRoute("/v1/edge", self.edge.serve),
             Route("/tokenize", self._on_tokenize, methods=["POST"]),
@@ -152,17 +163,37 @@ class Routes:
         self.metrics.note(step, ended)
 
     async def _on_completions(self, request: Request) -> Response:
-        return await self._answered(request, schema.Completion, self._validator.completion)
+        def read(body: schema.Completion) -> AnswerShape:
+            return self._shape(self._validator.completion(body))
+
+        return await self._answered(request, schema.Completion, read)
 
     async def _on_chat(self, request: Request) -> Response:
-        return await self._answered(request, schema.Chat, self._validator.chat)
+        def read(body: schema.Chat) -> AnswerShape:
+            return self._shape(self._validator.chat(body))
+
+        return await self._answered(request, schema.Chat, read)
+
+    async def _on_responses(self, request: Request) -> Response:
+        read = partial(self._responses.read, request.state.tenant)
+        return await self._answered(request, ResponseBody, read)
+
+    async def _on_messages(self, request: Request) -> Response:
+        return await self._answered(request, MessageBody, self._messages.read)
+
+    async def _on_count(self, request: Request) -> Response:
+        return _json(await self._read(request, CountBody, self._messages.count))
+
+    def _shape(self, generation: GenerationRequest) -> Shape:
+        return Shape(generation, self._words, self.name, hide=self._shield.hide)
 
     async def _answered(
-        self, request: Request, kind: type[A], validate: Callable[[A], GenerationRequest]
+        self, request: Request, kind: type[A], read: Callable[[A], AnswerShape]
     ) -> Response:
         tenant = request.state.tenant
         self.driver.admit(1, tenant)  # before the body is read and tokenized in vain
-        generation = await self._read(request, kind, validate)
+        shape = await self._read(request, kind, read)
+        generation = shape.generation
         if generation.prompt_logprobs is not None:
             tokens = sum(map(len, generation.prompts)) * generation.params.n
             self._limits.check_prompt_logprobs(tokens, generation.prompt_logprobs)
@@ -172,7 +203,6 @@ class Routes:
                 "spec_details is true; expected false: this server hides acceptance",
                 param="spec_details",
             )
-        shape = Shape(generation, self._words, self.name, hide=self._shield.hide)
         request.state.stream = stream = await self.driver.submit(generation, tenant)
         stream.asked = sum(map(len, generation.prompts))
         if generation.stream:

@@ -63,6 +63,8 @@ class Limits:
     biases: int = 1024  # entries of logit_bias
     messages: int = 1024  # of one conversation
     tools: int = 128  # of one chat
+    responses: int = 1024  # of /v1/responses that are kept for each tenant
+    response_bytes: int = 32 << 20  # that those of a tenant take, with their input
     connections: int = 1024  # HTTP requests that may be open at a time, of all routes
     queue: int = 1024  # answers that may wait, beyond those that the engine runs
     tenant_answers: int | None = None  # under way, of one tenant; None: no own limit

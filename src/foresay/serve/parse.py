@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from foresay.serve.limits import Refused
+from foresay.serve.messages.schema import MessageBody
+from foresay.serve.responses.schema import ResponseBody
 from foresay.serve.schema import Chat, Completion
 
 __all__ = ["ELSEWHERE", "UNSUPPORTED", "parse_body"]
@@ -66,6 +68,18 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
         "best_of": (None, 1),
         "add_special_tokens": (None, False),  # the template has them
     },
+    ResponseBody: {
+        **dict.fromkeys(("messages", "prompt", "conversation", "stop"), _NOTHING),
+        **dict.fromkeys(("max_tokens", "max_completion_tokens"), (None,)),
+        "response_format": (*_NOTHING, {"type": "text"}),
+        "n": (None, 1),
+    },
+    MessageBody: {
+        **dict.fromkeys(("prompt", "stop", "container", "mcp_servers"), _NOTHING),
+        "max_completion_tokens": (None,),
+        "response_format": (*_NOTHING, {"type": "text"}),
+        "n": (None, 1),
+    },
 }
 """Likewise, fields that only another route has."""
 
@@ -75,6 +89,11 @@ _INSTEAD = {
         "use structured_outputs",
     ),
     **dict.fromkeys(("functions", "function_call"), "use tools and tool_choice"),
+    **dict.fromkeys(
+        ("max_completion_tokens", "response_format", "n", "stop"),
+        "it is a field of /v1/chat/completions",
+    ),
+    "max_tokens": "use max_output_tokens",
     **dict.fromkeys(("tools", "tool_choice"), "they are fields of /v1/chat/completions"),
     "messages": "they are a field of /v1/chat/completions",
     "prompt": "it is a field of /v1/completions",

@@ -4,6 +4,7 @@ limits         the limits of a request, and the errors that clients get
 address        where it listens, with which certificate, checked before a model is loaded
 keys           API keys and their tenants
 admission      ASGI middleware: API keys, open requests, headers, access log
+refusals       what is refused, and what fails, as responses
 wire           HTTP on a connection, parsed strictly
 schema         the JSON bodies of requests
 answer_schema  the JSON bodies of answers

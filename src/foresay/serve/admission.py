@@ -13,16 +13,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foresay.serve.answer import encoded, error_body
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.messages.errors import PATH, message_error
+from foresay.serve.refusals import refusal
 from foresay.serve.stream import AnswerStream
 
-__all__ = ["OPEN", "AdmissionMiddleware", "refusal"]
+__all__ = ["OPEN", "AdmissionMiddleware"]
 
 OPEN = ("/health", "/live")
 _HEADERS = [
@@ -38,17 +36,6 @@ _HEADERS = [
 _LEFT = 499  # nginx's status for a client that left; only the log has it
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _log = logging.getLogger("foresay.serve.access")
-
-
-def refusal(refused: Refused, path: str) -> Response:
-    """The response to a refused request of that path."""
-    headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
-    body = encoded((message_error if path.startswith(PATH) else error_body)(refused))
-    response = Response(body, refused.status, headers, media_type="application/json")
-    if refused.status == 401:  # a line for each: browsers do not read a list
-        response.headers.append("www-authenticate", 'Basic realm="foresay"')
-        response.headers.append("www-authenticate", "Bearer")
-    return response
 
 
 class AdmissionMiddleware:

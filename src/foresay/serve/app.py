@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
@@ -27,9 +26,7 @@ from foresay.drafter import SOURCE_NAMES, Drafter
 from foresay.engine.answers import Chunk
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
-from foresay.errors import InputError
 from foresay.serve import answer_schema, schema
-from foresay.serve.admission import refusal
 from foresay.serve.answer import Shape, encoded
 from foresay.serve.chat.templates import Templates
 from foresay.serve.driver import Driver
@@ -42,6 +39,7 @@ from foresay.serve.messages.schema import CountBody, MessageBody
 from foresay.serve.metrics import Metrics, memory_of
 from foresay.serve.openapi import openapi
 from foresay.serve.parse import parse_body
+from foresay.serve.refusals import HANDLERS
 from foresay.serve.responses.routes import ResponseRoutes
 from foresay.serve.responses.schema import ResponseBody
 from foresay.serve.shield import Shield
@@ -142,14 +140,7 @@ class Routes:
         if PAGE.is_dir():
             routes.append(Route("/page/sources.js", self._on_sources))
             routes.append(Mount("/page", StaticFiles(directory=PAGE)))
-        handlers: dict[Any, Any] = {
-            Refused: _refused,
-            InputError: _refused,
-            HTTPException: _http,
-            ClientDisconnect: _gone,
-            Exception: _failed,
-        }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        return Starlette(routes=routes, exception_handlers=HANDLERS)
 
     async def stop(self) -> None:
         """End the engine's thread and the tokenizing threads."""
@@ -372,30 +363,3 @@ def _json(value: object) -> Response:
 
 def _sent(body: bytes) -> Response:
     return Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    refused = error if isinstance(error, Refused) else Refused(400, str(error))
-    return refusal(refused, request.url.path)
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    said = {404: f"there is no route {request.url.path[:100]!r}; see /openapi.json"}
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        said[405] = f"the method is {request.method[:20]!r}; expected {allowed}"
-    refused = Refused(error.status_code, said.get(error.status_code, str(error.detail)))
-    response = refusal(refused, request.url.path)
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # the client has left
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    _log.error("the request %s failed: %r", request.state.request_id, error)
-    refused = Refused(500, "the server failed at this request; see its log")
-    return refusal(refused, request.url.path)

@@ -175,9 +175,11 @@ def check_described(
     fits = jsonschema_rs.validator_for({**schema, "components": description["components"]})
     fits.validate(answer)
     optional = {"usage", "foresay", "token_ids", "prompt_token_ids", "token_strs", "role"}
+    optional |= {f"{kind}_prediction_tokens" for kind in ("accepted", "rejected")}
     changed = 0
     for path, found in objects_in(answer):
-        for name in found.keys() - optional if "top_logprobs" not in path[-2:-1] else ():
+        free = optional | ({"content"} if path[-1:] == ("delta",) else set())
+        for name in found.keys() - free if "top_logprobs" not in path[-2:-1] else ():
             value = found.pop(name)
             assert not closed or not fits.is_valid(answer), (*path, name)
             found[name] = [[[]]]

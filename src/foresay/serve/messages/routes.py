@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foresay.serve.answer import Shape
+from foresay.serve.limits import Refused
 from foresay.serve.messages.schema import CountBody, InputTokens, MessageBody
 from foresay.serve.messages.shape import MessageShape
-from foresay.serve.messages.translate import chat_of
+from foresay.serve.messages.translate import TERMS, chat_of
 from foresay.serve.schema import Chat
 from foresay.serve.validate import GenerationRequest
 
@@ -37,7 +38,7 @@ class MessageRoutes:
 
         Raises: Refused.
         """
-        chat = self._shape(self._validated(chat_of(body, body.max_tokens)))
+        chat = self._shape(self._chat(body, body.max_tokens))
         return MessageShape(chat, body, self._name)
 
     def count(self, body: CountBody) -> InputTokens:
@@ -45,4 +46,10 @@ class MessageRoutes:
 
         Raises: Refused.
         """
-        return InputTokens(len(self._validated(chat_of(body, 1)).prompts[0]))
+        return InputTokens(len(self._chat(body, 1).prompts[0]))
+
+    def _chat(self, body: CountBody, most: int) -> GenerationRequest:
+        try:
+            return self._validated(chat_of(body, most))
+        except Refused as error:
+            raise error.in_terms(TERMS) from error

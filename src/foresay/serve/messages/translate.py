@@ -18,7 +18,10 @@ from foresay.serve.messages.schema import (
     MessageToolChoice,
 )
 
-__all__ = ["chat_of"]
+__all__ = ["TERMS", "chat_of"]
+
+TERMS = {"response_format": "output_config.format", "].function.parameters": "].input_schema"}
+"""What refusals of a chat call the fields, and what they are called here."""
 
 _AS_SENT = ("stream", "temperature", "top_p", "top_k", "seed")
 _ROLES = ("user", "assistant", "system")

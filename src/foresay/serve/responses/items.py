@@ -23,7 +23,7 @@ from foresay.serve.responses.schema import (
     Refusal,
     SummaryText,
 )
-from foresay.serve.schema import ChatMessage
+from foresay.serve.schema import CalledFunction, ChatMessage, ToolCall
 
 __all__ = ["items_of", "messages_of", "new_id"]
 
@@ -147,9 +147,9 @@ def messages_of(
                 turn["reasoning_content"] = turn.get("reasoning_content", "") + text
         elif isinstance(item, FunctionCallItem):
             name = names.get((item.namespace or "", item.name), item.name)
-            call = {"name": name, "arguments": item.arguments}
-            told = {"id": item.call_id, "type": "function", "function": call}
-            turn.setdefault("tool_calls", []).append(told)
+            called = CalledFunction(name, item.arguments)
+            call = ToolCall(called, item.call_id, "function")
+            turn.setdefault("tool_calls", []).append(call)
         elif isinstance(item, FunctionOutputItem):
             end()
             found.append(ChatMessage("tool", item.output, tool_call_id=item.call_id))

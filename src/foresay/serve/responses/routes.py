@@ -16,7 +16,7 @@ from foresay.serve.responses.items import items_of
 from foresay.serve.responses.kept import Kept, KeptResponses
 from foresay.serve.responses.schema import Deleted, InputItems, Item, OutputItem, ResponseBody
 from foresay.serve.responses.shape import ResponseShape
-from foresay.serve.responses.translate import chat_of, check, in_its_terms, tools_of
+from foresay.serve.responses.translate import TERMS, chat_of, check, tools_of
 from foresay.serve.schema import Chat
 from foresay.serve.validate import GenerationRequest
 
@@ -79,7 +79,7 @@ class ResponseRoutes:
         try:
             generation = self._validated(chat_of(body, [*before, *items], tools))
         except Refused as error:
-            raise in_its_terms(error) from error
+            raise error.in_terms(TERMS) from error
         chat = self._shape(generation)
         keep = None if body.store is False else partial(self.kept.put, tenant)
         return ResponseShape(chat, body, items, tools, self._name, keep)

@@ -19,7 +19,7 @@ from foresay.serve.responses.schema import (
     ToolChoice,
 )
 
-__all__ = ["Tools", "chat_of", "check", "in_its_terms", "tools_of"]
+__all__ = ["TERMS", "Tools", "chat_of", "check", "tools_of"]
 
 _LOGPROBS = "message.output_text.logprobs"
 _NEVER = (  # there is nothing of the kind that could be included
@@ -28,7 +28,14 @@ _NEVER = (  # there is nothing of the kind that could be included
     *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
 )
 _PAIRS, _KEY, _VALUE = 16, 64, 512  # of metadata: pairs, characters
-_TERMS = {"messages": "input", "max_completion_tokens": "max_output_tokens"}
+TERMS = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "].function.": "].",
+}
+"""What refusals of a chat call the fields, and what they are called here."""
+
 _log = logging.getLogger("foresay.serve")
 _left_out: set[str] = set()
 
@@ -174,21 +181,6 @@ def _format(given: TextFormat) -> chats.ResponseFormat:
         return chats.ResponseFormat(given.type)
     schema = chats.JsonSchema(given.schema, given.name, given.description, given.strict)
     return chats.ResponseFormat("json_schema", schema)
-
-
-def in_its_terms(refused: Refused) -> Refused:
-    """A refusal of the chat, with the field that the client has sent."""
-    message = str(refused)
-    for theirs, ours in _TERMS.items():
-        message = message.replace(theirs, ours)
-    param = _TERMS.get(refused.param or "", refused.param)
-    return Refused(
-        refused.status,
-        message,
-        param=param,
-        code=refused.code,
-        retry_after=refused.retry_after,
-    )
 
 
 def _refused(param: str, message: str) -> Refused:

@@ -351,7 +351,7 @@ def thinker(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_reasoning(thinker: Running, plain: LLM) -> None:
     """It is an item of its own, and a block where it was asked for: the plain loop's text."""
     prompt = "user: Why?\nmodel: <think>"
-    params = {"temperature": 0, "max_tokens": 20}
+    params: dict[str, Any] = {"temperature": 0, "max_tokens": 20}
     (wanted,) = plain.generate(prompt, SamplingParams(**params))
     text = wanted.text.lstrip()
     asked = {"input": "Why?", "temperature": 0, "max_output_tokens": 20}

@@ -47,6 +47,8 @@ class KeptResponses:
 
     def put(self, tenant: str | None, kept: Kept) -> None:
         """Keep a response, unless it alone is too large."""
+        if kept.size > self._most_bytes:
+            return
         with self._lock:
             own = self._of.setdefault(tenant, OrderedDict())
             own[kept.name] = kept

@@ -27,7 +27,6 @@ MOST_CHARACTERS = 1 << 18
 """Of a schema, an expression, a grammar, or all choices together."""
 MOST_BEFORE = 256
 """Characters of `StructuredOutputs.after`."""
-_CONTROL = b"\xff"  # by which the library marks a control token: no text has that byte
 _REMEMBERED = 64  # grammars; those that were asked for least recently are forgotten
 
 
@@ -82,14 +81,14 @@ class Grammars:
         return made
 
     def numbered(self, tokens: Iterable[int]) -> set[int]:
-        """Those of the tokens that a Lark grammar has to name by number, `<[7]>`: control tokens,
-        which no text matches.
+        """Those of the tokens that a Lark grammar has to name by number, `<[7]>`, since no text
+        matches them: control tokens, and others that are written `<…>`.
 
         Raises: InputError as `compile` does.
         """
         with self._lock:
             tokenizer = self._read = self._read or self._tokenizer()
-        return {one for one in tokens if tokenizer.decode_bytes([one])[:1] == _CONTROL}
+        return {one for one in tokens if tokenizer.is_special_token(one)}
 
     def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer) -> Grammar:
         from llguidance import LLMatcher

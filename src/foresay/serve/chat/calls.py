@@ -64,7 +64,7 @@ class CallReader:
 
     def _read_content(self, found: list[Delta], ended: bool) -> bool:
         """Content up to the opening of a call."""
-        opening = self._form.opening if self._form.opens else ""
+        opening = self._form.opening
         at = self._unread.find(opening) if opening else -1
         if at >= 0:
             self._place = "calls"

@@ -20,7 +20,7 @@ class ToolFormat:
 
     key       the name of the arguments in that object
     opening   what opens the first call: a text or a control token
-    opens     whether a call needs it; otherwise an answer that begins with an object is a call
+    opens     whether a call needs it; otherwise an object at the begin of an answer is a call, too
     begin     between the opening and the first call
     between   two calls
     end       behind the last one

@@ -51,49 +51,64 @@ def outputs_of(
         assert markers is not None
         return replace(content, after=markers.closing)
     words = _Words(control)
-    rules = _content(content) if use is None else _calls(content, use, form, words)
+    space = "" if begin == "none" else "SPACE"  # models write it between reasoning and answer
+    if use is None:
+        rules = f"{_content(content)}\nanswer: {space} content"
+    else:
+        rules = _calls(content, use, form, words, space)
+    rules += "\nSPACE: /[\\n]{0,2}/"
     if begin == "none" or markers is None:
         return StructuredOutputs(grammar=f"start: answer\n{rules}")
-    rules += "\nSPACE: /[\\n]{0,2}/"
     if begin == "open":
-        return StructuredOutputs(grammar=f"start: SPACE answer\n{rules}", after=markers.closing)
+        return StructuredOutputs(grammar=f"start: answer\n{rules}", after=markers.closing)
     rules += f"\n{words.until('thought', markers.opening, markers.closing)}"
-    return StructuredOutputs(grammar=f"start: (thought SPACE)? answer\n{rules}")
+    return StructuredOutputs(grammar=f"start: thought? answer\n{rules}")
 
 
-def _calls(content: StructuredOutputs | None, use: ToolUse, form: ToolFormat, words: _Words) -> str:
+def _calls(
+    content: StructuredOutputs | None, use: ToolUse, form: ToolFormat, words: _Words, space: str
+) -> str:
     """The rules of an answer that is, or may be, calls: from the opening of a call on it is one.
     Where none must be made, any text may stand before."""
+    several = range(len(use.callable))
     # Content that begins as a call does is told from it only among objects of one kind.
     call = _call_object if content is not None and not form.opens else _call
     rules = [f"call_{at}: {call(form, tool)}" for at, tool in enumerate(use.callable)]
-    rules.append("call: " + " | ".join(f"call_{at}" for at in range(len(use.callable))))
-    more = f"({words.of(form.between)} call)*" if use.many else ""
-    opening = words.of(form.opening)
-    calls = f"{words.of(form.begin)} call {more} {words.of(form.end)}"
-    opened = f"{opening} {calls}" if form.opens else f"({opening})? {calls}" if opening else calls
+    rules.append("call: " + " | ".join(f"call_{at}" for at in several))
+    rest = f"({words.of(form.between)} call)* " if use.many else ""
+    rest += words.of(form.end)
+    opening = words.of(form.opening) if form.opens or words.is_token(form.opening) else ""
+    calls = f"{words.of(form.begin)} call {rest}"
+    opened = f"{opening} {calls}" if form.opens or not opening else f"({opening})? {calls}"
     if use.must:
-        answer = opened
+        answer = f"{space} {opened}"
     elif content is not None:
-        rules.append(_content(content).replace("answer:", "content:", 1))
-        answer = f"content | {opened}"
-    elif not form.opens:
-        rules.append(r'TEXT: /(?s:.*)/ & ~/\s*\{\s*"name"(?s:.*)/')
-        answer = f"TEXT | {opened}"
-    elif words.is_token(form.opening):
-        rules.append(f"TEXT: {_without(form.opening)}")  # letter by letter it opens nothing
+        rules.append(_content(content))
+        answer = f"{space} (content | {opened})"
+    elif form.opens and words.is_token(form.opening):
+        rules.append(f"TEXT: {_without('(?s:.*)' + _escaped(form.opening))}")  # also by letters
         answer = f"TEXT ({opened})?"
-    else:
-        rules.append(f"TEXT: {_without(form.opening)}")
+    elif form.opens:
+        rules.append(f"TEXT: {_without('(?s:.*)' + _escaped(form.opening))}")
         rules.append(words.until("front", "", form.opening))
         answer = f"TEXT | front {calls}"
+    else:
+        # A lexeme is the longest that there can be, so this one has the space before it, too.
+        tag = f"({_escaped(form.opening)})?" if form.opening else ""
+        rules.append("TEXT: " + _without(rf'\s*{tag}\s*\{{\s*"name"'))
+        first = (_call(form, tool, space=bool(space)) for tool in use.callable)
+        rules += [f"first_{at}: {one}" for at, one in enumerate(first)]
+        rules.append("first: " + " | ".join(f"first_{at}" for at in several))
+        answer = f"TEXT ({opening} {calls})? | first {rest}" if opening else f"TEXT | first {rest}"
     return "\n".join([f"answer: {answer}", *rules])
 
 
-def _call(form: ToolFormat, tool: Tool) -> str:
-    """The object of a call: its name and punctuation are as templates write them."""
+def _call(form: ToolFormat, tool: Tool, *, space: bool = False) -> str:
+    """The object of a call: its name and punctuation are as templates write them. With `space`,
+    white space may stand before it."""
     begin = f'{{"name": {json.dumps(tool.name)}, "{form.key}": '
-    return f'{json.dumps(begin)} {_json(tool.schema, lenient=not tool.strict)} "}}"'
+    begin = rf"/[\n]{{0,2}}{_escaped(begin)}/" if space else json.dumps(begin)
+    return f'{begin} {_json(tool.schema, lenient=not tool.strict)} "}}"'
 
 
 def _call_object(form: ToolFormat, tool: Tool) -> str:
@@ -117,21 +132,21 @@ def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
 
 
 def _content(outputs: StructuredOutputs | None) -> str:
-    """A form as a rule `answer`."""
+    """A form as a rule `content`."""
     assert outputs is not None
     if outputs.json_object or outputs.json is not None:
         given = '{"type":"object"}' if outputs.json_object else outputs.json
         schema = {} if given == "true" else json.loads(str(given))
         if schema is False:
             raise InputError("structured_outputs is refused: nothing matches the schema false")
-        return f"answer: {_json(schema)}"
+        return f"content: {_json(schema)}"
     if outputs.choice is not None:
-        return "answer: " + " | ".join(
+        return "content: " + " | ".join(
             json.dumps(one, ensure_ascii=False) for one in outputs.choice
         )
     if outputs.regex is not None:
         bare = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", outputs.regex, flags=re.DOTALL)
-        return "answer: /" + bare.replace("\n", r"\n") + "/"
+        return "content: /" + bare.replace("\n", r"\n") + "/"
     raise InputError("structured_outputs has a grammar beside tools; expected one of them")
 
 
@@ -165,9 +180,9 @@ class _Words:
         return f"{name}[lazy]: {text}"
 
 
-def _without(marker: str) -> str:
-    """Texts that do not have the marker."""
-    return f"/(?s:.*)/ & ~/(?s:.*){_escaped(marker)}(?s:.*)/"
+def _without(begin: str) -> str:
+    """Texts that do not begin with what this regular expression matches."""
+    return f"/(?s:.*)/ & ~/{begin}(?s:.*)/"
 
 
 def _escaped(text: str) -> str:

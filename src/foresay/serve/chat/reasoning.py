@@ -32,7 +32,7 @@ def markers_of(template: str, name: str = "auto") -> Markers | None:
         raise InputError(f"--reasoning is {name!r}; expected auto, none, {', '.join(REASONING)}")
     if name != "auto":
         return REASONING.get(name)
-    return next((m for m in REASONING.values() if m.closing in template), None)
+    return next((m for m in REASONING.values() if any(text in template for text in m)), None)
 
 
 def begin_of(prompt: str, markers: Markers | None) -> Begin:

@@ -32,7 +32,8 @@ def structure_of(body: Sampling) -> Structured | None:
             if outputs is not None:
                 why = "response_format and structured_outputs are both given; expected one of them"
                 raise Refused(400, why, param="structured_outputs")
-            name, outputs = "structured_outputs", _of_structure(also)
+            name = "structured_outputs"
+            outputs = _of_structure(also)
     except InputError as error:
         raise Refused(400, str(error).replace("structured_outputs", name), param=name) from error
     return None if outputs is None else Structured(name, outputs)

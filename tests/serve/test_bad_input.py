@@ -36,6 +36,18 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "stream": True},
     ),
+    ("/v1/responses", {"input": "a", "max_output_tokens": 2, "instructions": "b", "text": {}}),
+    (
+        "/v1/responses",
+        {
+            "input": [*SAID, {"type": "function_call_output", "call_id": "c", "output": "d"}],
+            "tools": [{"type": "function", "name": "f"}],
+            "max_output_tokens": 2,
+            "stream": True,
+        },
+    ),
+    ("/v1/messages", {"messages": SAID, "max_tokens": 2, "system": "b", "stop_sequences": ["x"]}),
+    ("/v1/messages/count_tokens", {"messages": SAID, "tools": [{"name": "f"}]}),
     ("/tokenize", {"prompt": "ab", "add_special_tokens": True}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
 ]
@@ -105,7 +117,7 @@ def test_the_schema(server: Running) -> None:
     modes = schemathesis.GenerationMode
     for found in operations:
         operation = found.ok()
-        posts = operation.method.lower() == "post"
+        posts = "requestBody" in operation.definition.raw
         for mode in (modes.POSITIVE, modes.NEGATIVE) if posts else (modes.POSITIVE,):
 
             def holds(case: Any) -> None:
@@ -159,6 +171,40 @@ def test_answers_are_described(
         for options in ({}, {"stream_options": USAGE}):
             for event in server.events(path, **body, **few, **options):
                 check_described(description, named, event)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "ab", "max_output_tokens": 2}),
+        ("/v1/messages", {"messages": SAID, "max_tokens": 2}),
+    ],
+)
+def test_typed_events_are_described(server: Running, path: str, body: dict[str, Any]) -> None:
+    """So is each event under the name of its type; without any of its fields it does not fit."""
+    description = server.http.get("/openapi.json").json()
+    components = description["components"]["schemas"]
+    content = description["paths"][path]["post"]["responses"]["200"]["content"]
+    check_described(
+        description, content["application/json"]["schema"], server.good(path, **body), False
+    )
+    with server.opened(path, **body) as answer:
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: {")]
+    kinds = set()
+    for event in map(json.loads, lines):
+        ((name, schema),) = [
+            (name, one)
+            for name, one in components.items()
+            if one.get("properties", {}).get("type", {}).get("enum") == [event["type"]]
+        ]
+        assert name in content["text/event-stream"]["schema"]["description"]
+        fits = jsonschema_rs.validator_for({**schema, "components": description["components"]})
+        fits.validate(event)
+        for field in event:
+            assert not fits.is_valid({k: v for k, v in event.items() if k != field}), (name, field)
+        assert not fits.is_valid({**event, "other": 1})
+        kinds.add(name)
+    assert len(kinds) >= 6
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", "/v1/spec/stats", "/live"])

@@ -69,12 +69,10 @@ def text_of(item: Any) -> tuple[str, str]:
 def test_the_items_of_a_response(parts: list[tuple[str, list[str]]], complete: bool) -> None:
     output = Output({}, itertools.count().__next__)
     events: list[Any] = []
-    seen: list[dict[str, Any]] = []
     for delta in deltas_of(parts):
         events += output.add(delta)
-        seen += map(msgspec.to_builtins, events[len(seen) :])  # as it is sent, not as it became
     events += output.end(complete=complete)
-    seen += map(msgspec.to_builtins, events[len(seen) :])
+    seen = [msgspec.to_builtins(event) for event in events]  # at the end: they may be sent together
     assert [text_of(item) for item in output.items] == merged(parts)
     statuses = [item.status for item in output.items]
     assert statuses[:-1] == ["completed"] * (len(statuses) - 1)

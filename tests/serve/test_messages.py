@@ -195,6 +195,7 @@ def test_messages_of_all_kinds(server: Running, plain: LLM, given: Any, said: An
         ({"tool_choice": {"type": "any"}}, "there are no tools"),
         ({"tool_choice": {"type": "tool"}}, "has no name"),
         ({"n": 2}, "n is 2"),
+        ({"mcp_servers": [{"url": "x"}]}, "this server does not support it"),
     ],
 )
 def test_refused(server: Running, body: dict[str, Any], said: str) -> None:
@@ -202,6 +203,19 @@ def test_refused(server: Running, body: dict[str, Any], said: str) -> None:
     error = refused(server, 400, **asked)
     assert error["type"] == "invalid_request_error" and said in error["message"]
     assert refused(server, 400, **{**asked, "stream": True}) == error
+
+
+def test_conversations_are_not_kept(server: Running) -> None:
+    """Anthropic's package reads this, and sends the whole conversation each time."""
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        answer = server.post(PATH, {"messages": SAID, "thread": thread, **GREEDY})
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and "thread is" in error["message"]
+        assert error["details"] == {
+            "error_code": "thread_unsupported_request",
+            "unsupported": ["thread"],
+        }
+    server.good(PATH, messages=SAID, thread=None, **GREEDY)
 
 
 def test_other_refusals_have_the_same_shape(server: Running) -> None:

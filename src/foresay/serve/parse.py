@@ -75,7 +75,7 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
         "n": (None, 1),
     },
     MessageBody: {
-        **dict.fromkeys(("prompt", "stop", "container", "mcp_servers"), _NOTHING),
+        **dict.fromkeys(("prompt", "stop", "container", "mcp_servers", "thread"), _NOTHING),
         "max_completion_tokens": (None,),
         "response_format": (*_NOTHING, {"type": "text"}),
         "n": (None, 1),

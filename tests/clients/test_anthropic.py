@@ -58,7 +58,7 @@ def test_it_reads_the_text_that_generate_writes(
         last = stream.get_final_message()
     assert last.content[0].text == wanted[0] and last.usage.output_tokens == 40
     stopped = client.messages.create(**asked(system="Be brief.", stop_sequences=["zz", "e"]))
-    assert stopped.content[0].text == wanted[1]  # type: ignore[union-attr]
+    assert stopped.content[0].text == wanted[1]
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "e")
     counted = client.messages.count_tokens(model=NAME, messages=SAID)
     usage = whole.usage

@@ -28,7 +28,7 @@ APIS = (
         _RESPONSES + "kept.py",
         "        own.move_to_end(name)\n",
         "",
-        "tests/serve/test_items.py::test_what_is_kept_stays_within_its_bounds",
+        "tests/serve/test_items.py::test_a_conversation_is_used_as_a_whole",
     ),
     Mutant(
         "a response that was dropped counts as if it were kept",

@@ -10,10 +10,11 @@ cannot be compiled, nothing that fails everywhere.
 from __future__ import annotations
 
 from mutants.apis import APIS
+from mutants.chat import CHAT
 from mutants.core import CORE
 from mutants.mutant import Mutant
 from mutants.python import PYTHON
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = CORE + PYTHON + APIS
+MUTANTS = CORE + PYTHON + CHAT + APIS

@@ -190,6 +190,7 @@ def test_input_items_are_listed_page_by_page(server: Running) -> None:
         ),
         ({"input": [{"id": "x" * 65, "role": "user", "content": "a"}]}, "input", "1 to 64"),
         ({"input": "a" * 5000}, "input", "the prompt has"),
+        ({"input": [{"role": "user", "content": "a"}] * 1025}, "input", "input has 1025 messages;"),
         ({"input": "a", "max_output_tokens": 5000}, "max_output_tokens", "max_output_tokens is"),
         ({"input": "a", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
         ({"input": "a", "temperature": -1}, "temperature", "is -1"),

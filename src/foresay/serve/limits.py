@@ -32,7 +32,7 @@ class Refused(ForesayError):
         """The same in the terms of another API, whose names of fields are given."""
         message = str(self)
         for ours, theirs in terms.items():
-            message = message.replace(ours, theirs)
+            message = message.replace(ours, theirs, 1)
         param = terms.get(self.param or "", self.param)
         return Refused(
             *(self.status, message), param=param, code=self.code, retry_after=self.retry_after

@@ -104,18 +104,17 @@ def test_langchain_calls_a_tool(server: Served) -> None:
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
 
-    @tool
     def temperature(city: Literal["Paris", "Rome"], unit: Literal["C", "F"]) -> str:
         """Tell the temperature in a city."""
         return f"21 {unit} in {city}"
 
-    chat = chat_of(server)
-    asker = chat.bind_tools([temperature], tool_choice="any", parallel_tool_calls=False)
+    chat, made = chat_of(server), tool(temperature)
+    asker = chat.bind_tools([made], tool_choice="any", parallel_tool_calls=False)
     asked: list[Any] = [HumanMessage("How warm is it in Paris?")]
     message = asker.invoke(asked)
     (call,) = message.tool_calls
     assert call["name"] == "temperature" and not message.invalid_tool_calls
-    told = temperature.invoke(call["args"])
+    told = made.invoke(call["args"])
     whole: Any = None
     for chunk in asker.stream(asked):
         whole = chunk if whole is None else whole + chunk

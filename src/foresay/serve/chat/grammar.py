@@ -127,8 +127,8 @@ def _call_object(form: ToolFormat, tool: Tool) -> str:
 
 def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """A schema as a part of a rule; `lenient`: what the library does not know is left out."""
-    options = {**_ONE_LINE, "lenient": lenient}
-    return f"%json {json.dumps({'x-guidance': options, **schema}, ensure_ascii=False)}"
+    whole: dict[str, Any] = {"x-guidance": {**_ONE_LINE, "lenient": lenient}, **schema}
+    return f"%json {json.dumps(whole, ensure_ascii=False)}"
 
 
 def _content(outputs: StructuredOutputs | None) -> str:

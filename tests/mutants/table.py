@@ -9,6 +9,8 @@ cannot be compiled, nothing that fails everywhere.
 
 from __future__ import annotations
 
+from mutants.apis import APIS
+from mutants.chat import CHAT
 from mutants.core import CORE
 from mutants.mutant import Mutant
 from mutants.python import PYTHON
@@ -16,4 +18,4 @@ from mutants.structured import STRUCTURED
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = CORE + PYTHON + STRUCTURED
+MUTANTS = CORE + PYTHON + STRUCTURED + CHAT + APIS

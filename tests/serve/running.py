@@ -115,13 +115,17 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def raw_request(
-    server: Running, body: dict[str, Any], receive: int | None = None, least: int = 0
+    server: Running,
+    body: dict[str, Any],
+    receive: int | None = None,
+    least: int = 0,
+    path: str = "/v1/completions",
 ) -> socket.socket:
     """A client of bare TCP that has asked, but for so many bytes at least, and not read."""
     client = server.connected(receive)
     content = json.dumps(body).encode()
     client.sendall(
-        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
         + f"Content-Length: {len(content)}\r\n\r\n".encode()
         + content[: len(content) - least]
     )

@@ -1,6 +1,6 @@
 """Bodies that no client should send: 2xx or 4xx, never 5xx, and the engine keeps answering.
 
-200 of them always, 1,000 others among the slow tests; FORESAY_CASES=10000 tries as many.
+300 of them always, 1,000 others among the slow tests; FORESAY_CASES=10000 tries as many.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,43 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "stream": True},
     ),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "f"}}]},
+                {"role": "tool", "tool_call_id": "x", "content": "1"},
+            ],
+            "max_tokens": 2,
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+        },
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": SAID,
+            "max_tokens": 2,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {"type": "object"}},
+            },
+        },
+    ),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 2, "structured_outputs": {"regex": "a+b"}}),
+    ("/v1/responses", {"input": "a", "max_output_tokens": 2, "instructions": "b", "text": {}}),
+    (
+        "/v1/responses",
+        {
+            "input": [*SAID, {"type": "function_call_output", "call_id": "c", "output": "d"}],
+            "tools": [{"type": "function", "name": "f"}],
+            "max_output_tokens": 2,
+            "stream": True,
+        },
+    ),
+    ("/v1/messages", {"messages": SAID, "max_tokens": 2, "system": "b", "stop_sequences": ["x"]}),
+    ("/v1/messages/count_tokens", {"messages": SAID, "tools": [{"name": "f"}]}),
     ("/tokenize", {"prompt": "ab", "add_special_tokens": True}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
 ]
@@ -53,19 +91,22 @@ def server(folder: Path) -> Iterator[Running]:
 
 
 def mutated(body: dict[str, Any], dice: random.Random) -> bytes:
-    """A body with a value replaced, a field added or taken away, or bytes damaged."""
-    changed = json.loads(json.dumps(body))
+    """A body with a value replaced, a field added or taken away, somewhere inside of it too, or
+    bytes damaged."""
+    whole = changed = json.loads(json.dumps(body))
     for _ in range(dice.randint(1, 3)):
+        changed = dice.choice([found for _, found in objects_in(whole)])
         kind = dice.randrange(3)
         if kind == 0 and changed:
-            changed[dice.choice(list(changed))] = dice.choice(STRANGE)
+            changed[dice.choice(list(changed))] = deepcopy(dice.choice(STRANGE))
         elif kind == 1:
             names = ["stop", "n", "seed", "temperature", "top_p", "top_k", "min_p", "logprobs"]
             names += ["stream_options", "logit_bias", "echo", "tools", "best_of", "min_tokens"]
-            changed[dice.choice(names)] = dice.choice(STRANGE)
+            names += ["tool_choice", "response_format", "structured_outputs", "messages"]
+            changed[dice.choice(names)] = deepcopy(dice.choice(STRANGE))
         elif changed:
             del changed[dice.choice(list(changed))]
-    data = bytearray(json.dumps(changed).encode())
+    data = bytearray(json.dumps(whole).encode())
     if dice.random() < 0.3:
         for _ in range(dice.randint(1, 4)):
             data[dice.randrange(len(data))] = dice.randrange(256)
@@ -73,7 +114,7 @@ def mutated(body: dict[str, Any], dice: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("bodies", "seed"), [(max(CASES, 200), 1), pytest.param(1000, 2, marks=pytest.mark.slow)]
+    ("bodies", "seed"), [(max(CASES, 300), 1), pytest.param(1000, 2, marks=pytest.mark.slow)]
 )
 def test_mutated_bodies(server: Running, bodies: int, seed: int) -> None:
     dice, seen = random.Random(seed), Counter[int]()
@@ -105,7 +146,7 @@ def test_the_schema(server: Running) -> None:
     modes = schemathesis.GenerationMode
     for found in operations:
         operation = found.ok()
-        posts = operation.method.lower() == "post"
+        posts = "requestBody" in operation.definition.raw
         for mode in (modes.POSITIVE, modes.NEGATIVE) if posts else (modes.POSITIVE,):
 
             def holds(case: Any) -> None:
@@ -161,6 +202,40 @@ def test_answers_are_described(
                 check_described(description, named, event)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "ab", "max_output_tokens": 2}),
+        ("/v1/messages", {"messages": SAID, "max_tokens": 2}),
+    ],
+)
+def test_typed_events_are_described(server: Running, path: str, body: dict[str, Any]) -> None:
+    """So is each event under the name of its type; without any of its fields it does not fit."""
+    description = server.http.get("/openapi.json").json()
+    components = description["components"]["schemas"]
+    content = description["paths"][path]["post"]["responses"]["200"]["content"]
+    check_described(
+        description, content["application/json"]["schema"], server.good(path, **body), False
+    )
+    with server.opened(path, **body) as answer:
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: {")]
+    kinds = set()
+    for event in map(json.loads, lines):
+        ((name, schema),) = [
+            (name, one)
+            for name, one in components.items()
+            if one.get("properties", {}).get("type", {}).get("enum") == [event["type"]]
+        ]
+        assert name in content["text/event-stream"]["schema"]["description"]
+        fits = jsonschema_rs.validator_for({**schema, "components": description["components"]})
+        fits.validate(event)
+        for field in event:
+            assert not fits.is_valid({k: v for k, v in event.items() if k != field}), (name, field)
+        assert not fits.is_valid({**event, "other": 1})
+        kinds.add(name)
+    assert len(kinds) >= 6
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", "/v1/spec/stats", "/live"])
 def test_plain_answers_are_described(server: Running, path: str) -> None:
     description = server.http.get("/openapi.json").json()
@@ -175,9 +250,11 @@ def check_described(
     fits = jsonschema_rs.validator_for({**schema, "components": description["components"]})
     fits.validate(answer)
     optional = {"usage", "foresay", "token_ids", "prompt_token_ids", "token_strs", "role"}
+    optional |= {f"{kind}_prediction_tokens" for kind in ("accepted", "rejected")}
     changed = 0
     for path, found in objects_in(answer):
-        for name in found.keys() - optional if "top_logprobs" not in path[-2:-1] else ():
+        free = optional | ({"content"} if path[-1:] == ("delta",) else set())
+        for name in found.keys() - free if "top_logprobs" not in path[-2:-1] else ():
             value = found.pop(name)
             assert not closed or not fits.is_valid(answer), (*path, name)
             found[name] = [[[]]]

@@ -23,7 +23,10 @@ import forks
 from foresay.cli.sources import MARKS, legend_line, print_legend
 from foresay.drafter import SOURCE_NAMES, Source
 from foresay.serve.app import PAGE
+from foresay.serve.limits import Limits
+from foresay.serve.messages.schema import CountBody, MessageBody
 from foresay.serve.parse import ELSEWHERE, UNSUPPORTED
+from foresay.serve.responses.schema import ResponseBody
 from foresay.serve.schema import Chat, Completion, Detokenize, Sampling
 from foresay.serve.schema import Tokenize as Tokenizing
 from serve.running import Running
@@ -75,6 +78,24 @@ def test_the_fields_that_are_honoured() -> None:
     tokens, _, text = line.partition("`/detokenize` has")
     assert {*re.findall(r"`(\w+)`", tokens)} == fields(Tokenizing)
     assert {*re.findall(r"`(\w+)`", text)} == fields(Detokenize)
+
+
+def test_the_fields_of_responses_and_messages() -> None:
+    for kind, begin, end in (
+        (ResponseBody, "Of `/v1/responses`:", "`conversation`, `prompt`"),
+        (MessageBody, "Of `/v1/messages`:", "`max_completion_tokens`, `prompt`"),
+    ):
+        assert listed(section(begin, end)) == fields(kind)
+        refused = end + section(end, " are refused as below")
+        assert {*re.findall(r"`(\w+)`", refused)} == {*ELSEWHERE[kind]}
+    counted = section("`/v1/messages/count_tokens`\nhas", ". A call")
+    assert {*re.findall(r"`(\w+)`", counted)} == fields(CountBody)
+
+
+def test_the_bounds_of_what_is_kept() -> None:
+    limits = Limits()
+    assert f"the last {limits.responses:,} of them" in TEXT
+    assert f"and {limits.response_bytes >> 20} MiB with their input" in TEXT
 
 
 def test_the_fields_that_are_refused(server: Running) -> None:

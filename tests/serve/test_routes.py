@@ -84,6 +84,19 @@ def test_a_key_opens_as_bearer_and_as_a_browsers_password(guarded: Running) -> N
         assert guarded.http.get("/v1/models", headers=headers).status_code == 401
 
 
+def test_a_key_opens_as_anthropics_clients_send_it(guarded: Running) -> None:
+    def status(**headers: str) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return guarded.http.get("/v1/models", headers=named).status_code
+
+    assert status(x_api_key=KEY) == 200 and status(x_api_key=KEY[:-1]) == 401
+    # One header decides: a wrong key is not made good by another.
+    assert status(x_api_key=KEY, authorization="Bearer wrong-key-here") == 401
+    assert status(x_api_key="wrong-key-here", authorization=f"Bearer {KEY}") == 200
+    refused = guarded.http.post("/v1/messages").json()
+    assert refused["type"] == "error" and refused["error"]["type"] == "authentication_error"
+
+
 def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bytes, bytes]] = []
 

@@ -69,6 +69,7 @@ class Chunk:
     prompt_logprobs  of the prompt's tokens, in the answer's first chunk, if requested
     kv_length        tokens of prompt and answer in the KV cache after the step; 0: it has none
     finish_reason    in the last chunk
+    stopped          the stop string that ended the answer, in the last chunk, if one did
     error            why the answer failed, in the last chunk, if it did
     result           the whole answer, in the last chunk of `LLM.stream`
 
@@ -92,6 +93,7 @@ class Chunk:
     seconds: float = 0.0
     kv_length: int = 0
     finish_reason: FinishReason | None = None
+    stopped: str | None = None
     error: ForesayError | None = None
     prompt_index: int = 0
     sample: int = 0
@@ -140,6 +142,7 @@ class Answer:
             prompt_logprobs=None if noted is None else list(noted),
             kv_length=request.stored,
             finish_reason=request.finish_reason,
+            stopped=request.answer.stopped if self.ended and request.answer else None,
             error=request.error,
             prompt_index=self.prompt_index,
             sample=self.sample,

@@ -4,8 +4,10 @@ limits         the limits of a request, and the errors that clients get
 address        where it listens, with which certificate, checked before a model is loaded
 keys           API keys and their tenants
 admission      ASGI middleware: API keys, open requests, headers, access log
+refusals       what is refused, and what fails, as responses
 wire           HTTP on a connection, parsed strictly
-schema         the JSON bodies of requests and answers
+schema         the JSON bodies of requests
+answer_schema  the JSON bodies of answers
 parse          JSON bodies, parsed strictly
 validate       parsed bodies as prompts and sampling parameters
 words          the text of single tokens, and other requests to the tokenizer
@@ -21,6 +23,9 @@ openapi        the OpenAPI description
 app            the routes
 server         the process: sockets, signals, draining
 start          the settings of a server, and its drafter
+chat/          chats: tools, reasoning, the form of answers
+responses/     /v1/responses
+messages/      /v1/messages of Anthropic's clients
 page/          the web page of the server
 edge/          edge streams, the cloud's end
 

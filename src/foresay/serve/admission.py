@@ -13,15 +13,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foresay.serve.answer import encoded, error_body
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
+from foresay.serve.refusals import refusal
 from foresay.serve.stream import AnswerStream
 
-__all__ = ["OPEN", "AdmissionMiddleware", "refusal"]
+__all__ = ["OPEN", "AdmissionMiddleware"]
 
 OPEN = ("/health", "/live")
 _HEADERS = [
@@ -37,17 +36,6 @@ _HEADERS = [
 _LEFT = 499  # nginx's status for a client that left; only the log has it
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _log = logging.getLogger("foresay.serve.access")
-
-
-def refusal(refused: Refused) -> Response:
-    """A refused request's response."""
-    headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
-    body = encoded(error_body(refused))
-    response = Response(body, refused.status, headers, media_type="application/json")
-    if refused.status == 401:  # a line for each: browsers do not read a list
-        response.headers.append("www-authenticate", 'Basic realm="foresay"')
-        response.headers.append("www-authenticate", "Bearer")
-    return response
 
 
 class AdmissionMiddleware:
@@ -101,7 +89,7 @@ class AdmissionMiddleware:
                     _check_origin(watch.headers)
                 state["tenant"] = tenant = self._tenant(scope, watch.headers)
             except Refused as error:
-                await refusal(error)(scope, receive, watch.send)
+                await refusal(error, scope["path"])(scope, receive, watch.send)
                 return
             self._open_of[tenant] += 1
             try:
@@ -127,11 +115,12 @@ class AdmissionMiddleware:
             return None  # a server that is only busy must not look dead
         if self._open > self._limits.connections:
             raise self._limits.crowded(self._limits.connections)
-        good, tenant = self._keys.tenant_of(headers.get("authorization"))
+        good, tenant = self._keys.tenant_of(_key_header(headers))
         if not good:
             raise Refused(
                 401,
-                "the API key is missing or wrong; expected the header 'Authorization: Bearer KEY'",
+                "the API key is missing or wrong; expected the header 'Authorization: Bearer KEY' "
+                "or 'x-api-key: KEY'",
                 code="invalid_api_key",
             )
         if self._open_of[tenant] >= self._own:
@@ -201,6 +190,12 @@ def _check_origin(headers: dict[str, str]) -> None:
             f"the origin is {origin[:100]!r}; expected none, or that of this server",
             code="wrong_origin",
         )
+
+
+def _key_header(headers: dict[str, str]) -> str | None:
+    """The header Authorization; without one, that of Anthropic's clients in its form."""
+    given, other = headers.get("authorization"), headers.get("x-api-key")
+    return f"Bearer {other}" if given is None and other is not None else given
 
 
 def _host(headers: dict[str, str]) -> str:

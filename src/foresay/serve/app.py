@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
@@ -27,18 +26,22 @@ from foresay.drafter import SOURCE_NAMES, Drafter
 from foresay.engine.answers import Chunk
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
-from foresay.errors import InputError
-from foresay.serve import schema
-from foresay.serve.admission import refusal
+from foresay.serve import answer_schema, schema
 from foresay.serve.answer import Shape, encoded
+from foresay.serve.chat.templates import Templates
 from foresay.serve.driver import Driver
 from foresay.serve.edge.connection import EdgeRoute
-from foresay.serve.events import Events, shaped, unless_gone
+from foresay.serve.events import AnswerShape, Events, shaped, unless_gone
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
+from foresay.serve.messages.routes import MessageRoutes
+from foresay.serve.messages.schema import CountBody, MessageBody
 from foresay.serve.metrics import Metrics, memory_of
 from foresay.serve.openapi import openapi
 from foresay.serve.parse import parse_body
+from foresay.serve.refusals import HANDLERS
+from foresay.serve.responses.routes import ResponseRoutes
+from foresay.serve.responses.schema import ResponseBody
 from foresay.serve.shield import Shield
 from foresay.serve.steps import Ended, StepReport, Steps
 from foresay.serve.stream import AnswerStream
@@ -60,6 +63,7 @@ class Routes:
     llm      its engine is driven by `driver`
     drafter  the engine's, for its memory
     name     the model's name for clients
+    templates  the model's chat template
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Routes:
         limits: Limits,
         shield: Shield,
         name: str,
+        templates: Templates,
     ) -> None:
         self.name = name
         self.steps = Steps()
@@ -78,13 +83,15 @@ class Routes:
         self._llm = llm
         self._limits = limits
         self._shield = shield
-        self._validator = Validator(llm, limits)
+        self._validator = Validator(llm, limits, templates)
         self.metrics = Metrics(name, self._validator.context)
         self.edge = EdgeRoute(
             *(llm, self.driver, limits, shield, self._validator),
             *(self._check_model, self._in_thread, self.metrics.edge),
         )
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
+        self._responses = ResponseRoutes(self._validator.chat, self._shape, limits, name)
+        self._messages = MessageRoutes(self._validator.chat, self._shape, name)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foresay-read")
@@ -98,6 +105,7 @@ class Routes:
         Valid until: the next call.
         """
         # Metrics that were counted for several tenants stay private when one of them is left.
+        self._responses.rekey(keys.tenants)
         self._several = self._several or len(keys.tenants) > 1
         # One tenant's long texts leave a thread for the others.
         several = len(set(keys.tenants) - {OPERATOR}) > 1
@@ -113,14 +121,18 @@ class Routes:
             Route("/v1/models/{model:path}", self._on_model),
             Route("/v1/completions", self._on_completions, methods=["POST"]),
             Route("/v1/chat/completions", self._on_chat, methods=["POST"]),
+            Route("/v1/responses", self._on_responses, methods=["POST"]),
+            *self._responses.routes(),
+            Route("/v1/messages", self._on_messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self._on_count, methods=["POST"]),
             Route("/v1/spec/stats", self._on_stats),
             WebSocketRoute("/v1/edge", self.edge.serve),
             Route("/tokenize", self._on_tokenize, methods=["POST"]),
             Route("/detokenize", self._on_detokenize, methods=["POST"]),
             Route("/tokenizer_info", self._on_tokenizer_info),
             Route("/health", self._on_health),
-            Route("/live", _json(schema.Status("ok")), methods=["GET"]),
-            Route("/version", _json(schema.Version(__version__)), methods=["GET"]),
+            Route("/live", _json(answer_schema.Status("ok")), methods=["GET"]),
+            Route("/version", _json(answer_schema.Version(__version__)), methods=["GET"]),
             Route("/metrics", self._on_numbers),
             Route("/openapi.json", _json(openapi()), methods=["GET"]),
             Route("/", self._on_welcome),
@@ -128,14 +140,7 @@ class Routes:
         if PAGE.is_dir():
             routes.append(Route("/page/sources.js", self._on_sources))
             routes.append(Mount("/page", StaticFiles(directory=PAGE)))
-        handlers: dict[Any, Any] = {
-            Refused: _refused,
-            InputError: _refused,
-            HTTPException: _http,
-            ClientDisconnect: _gone,
-            Exception: _failed,
-        }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        return Starlette(routes=routes, exception_handlers=HANDLERS)
 
     async def stop(self) -> None:
         """End the engine's thread and the tokenizing threads."""
@@ -149,17 +154,37 @@ class Routes:
         self.metrics.note(step, ended)
 
     async def _on_completions(self, request: Request) -> Response:
-        return await self._answered(request, schema.Completion, self._validator.completion)
+        def read(body: schema.Completion) -> AnswerShape:
+            return self._shape(self._validator.completion(body))
+
+        return await self._answered(request, schema.Completion, read)
 
     async def _on_chat(self, request: Request) -> Response:
-        return await self._answered(request, schema.Chat, self._validator.chat)
+        def read(body: schema.Chat) -> AnswerShape:
+            return self._shape(self._validator.chat(body))
+
+        return await self._answered(request, schema.Chat, read)
+
+    async def _on_responses(self, request: Request) -> Response:
+        read = partial(self._responses.read, request.state.tenant)
+        return await self._answered(request, ResponseBody, read)
+
+    async def _on_messages(self, request: Request) -> Response:
+        return await self._answered(request, MessageBody, self._messages.read)
+
+    async def _on_count(self, request: Request) -> Response:
+        return _json(await self._read(request, CountBody, self._messages.count))
+
+    def _shape(self, generation: GenerationRequest) -> Shape:
+        return Shape(generation, self._words, self.name, hide=self._shield.hide)
 
     async def _answered(
-        self, request: Request, kind: type[A], validate: Callable[[A], GenerationRequest]
+        self, request: Request, kind: type[A], read: Callable[[A], AnswerShape]
     ) -> Response:
         tenant = request.state.tenant
         self.driver.admit(1, tenant)  # before the body is read and tokenized in vain
-        generation = await self._read(request, kind, validate)
+        shape = await self._read(request, kind, read)
+        generation = shape.generation
         if generation.prompt_logprobs is not None:
             tokens = sum(map(len, generation.prompts)) * generation.params.n
             self._limits.check_prompt_logprobs(tokens, generation.prompt_logprobs)
@@ -169,7 +194,6 @@ class Routes:
                 "spec_details is true; expected false: this server hides acceptance",
                 param="spec_details",
             )
-        shape = Shape(generation, self._words, self.name)
         request.state.stream = stream = await self.driver.submit(generation, tenant)
         stream.asked = sum(map(len, generation.prompts))
         if generation.stream:
@@ -185,7 +209,7 @@ class Routes:
         return _sent(await shaped(lambda pieces: encoded(shape.whole(pieces)), pieces))
 
     async def _on_models(self, request: Request) -> Response:
-        return _json(schema.Models([self._model()]))
+        return _json(answer_schema.Models([self._model()]))
 
     async def _on_model(self, request: Request) -> Response:
         self._check_model(request.path_params["model"])
@@ -212,7 +236,7 @@ class Routes:
                 f"{self.driver.waited:.0f} s; expected one within {self._limits.stuck_seconds:g} s",
                 code="stuck",
             )
-        return _json(schema.Status("ok"))
+        return _json(answer_schema.Status("ok"))
 
     async def _on_welcome(self, request: Request) -> Response:
         """The web page, with its other files at /page/; a line of text without it."""
@@ -245,7 +269,9 @@ class Routes:
         running, waiting = await self.driver.call(partial(_load, tenant=tenant))
         held = await self._in_thread(tenant, self._held_by, tenant)
         whose: Any = "everybody" if tenant is None else "tenant"
-        return _json(schema.Stats(*self.steps.seen_by(tenant), running, waiting, held, whose))
+        return _json(
+            answer_schema.Stats(*self.steps.seen_by(tenant), running, waiting, held, whose)
+        )
 
     def _held_by(self, tenant: str | None) -> int | None:
         """Bytes that the drafter holds for one tenant; None if unknown."""
@@ -266,13 +292,13 @@ class Routes:
         else:
             tokens = self._validator.conversation(sent.messages).tolist()
         words = [self._words.of(token) for token in tokens] if sent.return_token_strs else UNSET
-        return encoded(schema.Tokens(tokens, len(tokens), self._validator.context, words))
+        return encoded(answer_schema.Tokens(tokens, len(tokens), self._validator.context, words))
 
-    def _detokenized(self, sent: schema.Detokenize) -> schema.Text:
-        return schema.Text(self._words.decode(sent.tokens))
+    def _detokenized(self, sent: schema.Detokenize) -> answer_schema.Text:
+        return answer_schema.Text(self._words.decode(sent.tokens))
 
-    def _model(self) -> schema.Model:
-        return schema.Model(self.name, self._created, "foresay", self._validator.context)
+    def _model(self) -> answer_schema.Model:
+        return answer_schema.Model(self.name, self._created, "foresay", self._validator.context)
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, "", self.name):
@@ -337,27 +363,3 @@ def _json(value: object) -> Response:
 
 def _sent(body: bytes) -> Response:
     return Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    return refusal(error if isinstance(error, Refused) else Refused(400, str(error)))
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    said = {404: f"there is no route {request.url.path[:100]!r}; see /openapi.json"}
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        said[405] = f"the method is {request.method[:20]!r}; expected {allowed}"
-    response = refusal(Refused(error.status_code, said.get(error.status_code, str(error.detail))))
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # the client has left
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    _log.error("the request %s failed: %r", request.state.request_id, error)
-    return refusal(Refused(500, "the server failed at this request; see its log"))

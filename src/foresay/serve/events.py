@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from foresay.engine.answers import Chunk
-from foresay.serve.answer import Shape
 from foresay.serve.driver import Driver
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
 from foresay.serve.stream import AnswerStream
+from foresay.serve.validate import GenerationRequest
 
-__all__ = ["Events", "shaped", "unless_gone"]
+__all__ = ["AnswerShape", "Events", "shaped", "unless_gone"]
 
 T = TypeVar("T")
-PING = b": ping\n\n"
 _MANY = 256  # tokens with log probabilities: some milliseconds of work
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -29,6 +28,32 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),  # asks proxies not to collect events
 ]
 _log = logging.getLogger("foresay.serve")
+
+
+class AnswerShape(Protocol):
+    """How one request is answered: what is generated, and its answers as an API has them.
+
+    Mutates: `whole` and `events` count what they have read.
+    """
+
+    generation: GenerationRequest
+    ping: bytes
+    """What is sent while nothing else is."""
+
+    def whole(self, pieces: Sequence[Chunk]) -> object:
+        """The body of an answer that is not streamed.
+
+        Raises: Refused if it has failed.
+        """
+
+    def begin(self) -> bytes:
+        """Events before the first piece."""
+
+    def events(self, piece: Chunk) -> bytes:
+        """A piece as server-sent events."""
+
+    def tail(self) -> bytes:
+        """The last events of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +65,7 @@ class Events:
 
     _driver: Driver
     _stream: AnswerStream
-    _shape: Shape
+    _shape: AnswerShape
     _limits: Limits
     _shield: Shield
 
@@ -71,10 +96,12 @@ class Events:
     async def _stream_events(self, send: Send) -> None:
         stream, shield, begun = self._stream, self._shield, monotonic()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        if begin := self._shape.begin():
+            await _body(send, shield.padded(begin), more=True)
         while not stream.ended or stream.waiting:
             pieces = await shield.take(stream, self._limits.ping_seconds, begun)
             events = await shaped(self._events, pieces)
-            await _body(send, shield.padded(events or PING), more=True)
+            await _body(send, shield.padded(events or self._shape.ping), more=True)
         await _body(send, shield.padded(self._shape.tail()), more=False)
 
     def _events(self, pieces: list[Chunk]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from foresay.errors import ForesayError, InputError
@@ -26,6 +27,16 @@ class Refused(ForesayError):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+
+    def in_terms(self, terms: Mapping[str, str]) -> Refused:
+        """The same in the terms of another API, whose names of fields are given."""
+        message = str(self)
+        for ours, theirs in terms.items():
+            message = message.replace(ours, theirs, 1)
+        param = terms.get(self.param or "", self.param)
+        return Refused(
+            *(self.status, message), param=param, code=self.code, retry_after=self.retry_after
+        )
 
     @property
     def kind(self) -> str:
@@ -62,6 +73,9 @@ class Limits:
     prompt_logprobs: int = 1 << 20  # in one request, those of the likeliest tokens included
     biases: int = 1024  # entries of logit_bias
     messages: int = 1024  # of one conversation
+    tools: int = 128  # of one chat
+    responses: int = 1024  # of /v1/responses that are kept for each tenant
+    response_bytes: int = 32 << 20  # that those of a tenant take, with their input
     connections: int = 1024  # HTTP requests that may be open at a time, of all routes
     queue: int = 1024  # answers that may wait, beyond those that the engine runs
     tenant_answers: int | None = None  # under way, of one tenant; None: no own limit

@@ -1,13 +1,19 @@
-"""The OpenAPI description: of the bodies in `foresay.serve.schema`."""
+"""The OpenAPI description: of the bodies in `foresay.serve.schema` and `answer_schema`, and in the
+schemas of `responses` and `messages`."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import re
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from foresay import __version__
-from foresay.serve import schema
+from foresay.serve import answer_schema, schema
+from foresay.serve.messages import schema as messages
+from foresay.serve.messages.errors import PATH, MessageError
+from foresay.serve.responses import schema as responses
+from foresay.serve.responses.events import Event
 
 __all__ = ["openapi"]
 
@@ -15,35 +21,66 @@ _REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 503)
 
 
 class _Route(NamedTuple):
-    """body: of a POST; None: a GET. chunk: of its stream, if it has one."""
+    """body: of a POST; None: a GET, unless it is a bare POST. chunk: of its stream, if it has one;
+    several types are told by the names of events. deleted: the answer of a DELETE, if there is
+    one."""
 
     about: str
     answer: Any
     body: Any = None
     chunk: Any = None
+    bare: bool = False
+    deleted: Any = None
 
 
 _ROUTES = {
     "/v1/completions": _Route(
-        "Continue prompts.", schema.CompletionAnswer, schema.Completion, schema.CompletionChunk
+        "Continue prompts.",
+        answer_schema.CompletionAnswer,
+        schema.Completion,
+        answer_schema.CompletionChunk,
     ),
     "/v1/chat/completions": _Route(
-        "Answer a conversation.", schema.ChatAnswer, schema.Chat, schema.ChatChunk
+        "Answer a conversation.", answer_schema.ChatAnswer, schema.Chat, answer_schema.ChatChunk
     ),
-    "/tokenize": _Route("The tokens of a text, or of messages.", schema.Tokens, schema.Tokenize),
-    "/detokenize": _Route("The text of tokens.", schema.Text, schema.Detokenize),
-    "/v1/models": _Route("The model that is served.", schema.Models),
-    "/v1/models/{model}": _Route("The same, by its name.", schema.Model),
+    "/v1/responses": _Route(
+        "Answer a conversation, which may go on from an earlier response.",
+        *(responses.Response, responses.ResponseBody, Event),
+    ),
+    "/v1/responses/{response_id}": _Route(
+        "A response that is kept; DELETE forgets it.",
+        responses.Response,
+        deleted=responses.Deleted,
+    ),
+    "/v1/responses/{response_id}/cancel": _Route(
+        "Refused: no response goes on without a client.", responses.Response, bare=True
+    ),
+    "/v1/responses/{response_id}/input_items": _Route(
+        "The input of a response, a part of it at a time.", responses.InputItems
+    ),
+    "/v1/messages": _Route(
+        "Answer a conversation, in the shape of Anthropic's clients.",
+        *(messages.Message, messages.MessageBody, messages.MessageEvent),
+    ),
+    "/v1/messages/count_tokens": _Route(
+        "How many tokens a conversation has.", messages.InputTokens, messages.CountBody
+    ),
+    "/tokenize": _Route(
+        "The tokens of a text, or of messages.", answer_schema.Tokens, schema.Tokenize
+    ),
+    "/detokenize": _Route("The text of tokens.", answer_schema.Text, schema.Detokenize),
+    "/v1/models": _Route("The model that is served.", answer_schema.Models),
+    "/v1/models/{model}": _Route("The same, by its name.", answer_schema.Model),
     "/v1/spec/stats": _Route(
         "Acceptance statistics and the last steps: of the caller's tenant, or without keys of all "
         "clients.",
-        schema.Stats,
+        answer_schema.Stats,
     ),
-    "/tokenizer_info": _Route("About the tokenizer.", schema.TokenizerInfo),
-    "/health": _Route("Whether new requests are admitted.", schema.Status),
-    "/live": _Route("Whether the process answers.", schema.Status),
-    "/version": _Route("The version.", schema.Version),
-    "/openapi.json": _Route("This description.", schema.Description),
+    "/tokenizer_info": _Route("About the tokenizer.", answer_schema.TokenizerInfo),
+    "/health": _Route("Whether new requests are admitted.", answer_schema.Status),
+    "/live": _Route("Whether the process answers.", answer_schema.Status),
+    "/version": _Route("The version.", answer_schema.Version),
+    "/openapi.json": _Route("This description.", answer_schema.Description),
     "/metrics": _Route("Numbers for Prometheus.", str),
 }
 _NAMES = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
@@ -51,9 +88,9 @@ _NAMES = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 
 def openapi() -> dict[str, Any]:
     """The description as plain values."""
-    kinds: dict[Any, Any] = {schema.Error: None}
+    kinds: dict[Any, Any] = {answer_schema.Error: None, MessageError: None}
     for route in _ROUTES.values():
-        kinds |= dict.fromkeys((route.answer, route.body, route.chunk))
+        kinds |= dict.fromkeys((route.answer, route.body, route.deleted, *_kinds(route.chunk)))
     kinds.pop(None)
     template = "#/components/schemas/{name}"
     refs, schemas = msgspec.json.schema_components(kinds, ref_template=template)
@@ -74,19 +111,26 @@ def openapi() -> dict[str, Any]:
     }
 
 
+def _kinds(chunk: Any) -> tuple[Any, ...]:
+    """The types of a stream's events: one, or those of a union."""
+    return get_args(chunk) or (chunk,)
+
+
 def _path(path: str, route: _Route, refs: dict[Any, Any]) -> dict[str, Any]:
     """A route's description; `refs` are the schemas of the bodies."""
     kind = "text/plain" if route.answer is str else "application/json"
     content: dict[str, Any] = {kind: {"schema": refs[route.answer]}}
     if route.chunk is not None:
-        about = (
-            f"Lines `data: ` with a {route.chunk.__name__}, or an Error where one of the answers "
-            "has failed; then `data: [DONE]`."
-        )
+        names = " or ".join(kind.__name__ for kind in _kinds(route.chunk))
+        lines = "Lines `event: ` and" if get_args(route.chunk) else "Lines"
+        end = "" if path.startswith(PATH) else "; then `data: [DONE]`"
+        about = f"{lines} `data: ` with a {names}, or an Error where one of the answers has failed"
+        about += f"{end}."
         content["text/event-stream"] = {"schema": {"description": about}}
+    error = MessageError if path.startswith(PATH) else answer_schema.Error
     refused = {
         "description": "Refused, with a message.",
-        "content": {"application/json": {"schema": refs[schema.Error]}},
+        "content": {"application/json": {"schema": refs[error]}},
     }
     name = "".join(letter if letter.isalnum() else "_" for letter in path.strip("/{}"))
     found: dict[str, Any] = {
@@ -97,10 +141,15 @@ def _path(path: str, route: _Route, refs: dict[Any, Any]) -> dict[str, Any]:
             **{str(status): refused for status in _REFUSALS},
         },
     }
-    if "{model}" in path:
+    if named := re.search(r"{(\w+)}", path):
         text = {"type": "string"}
-        found["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": text}]
+        found["parameters"] = [{"name": named[1], "in": "path", "required": True, "schema": text}]
+    if route.deleted is not None:
+        gone = {"application/json": {"schema": refs[route.deleted]}}
+        answers = {**found["responses"], "200": {"description": "It is gone.", "content": gone}}
+        deleted = {**found, "operationId": f"delete_{name}", "responses": answers}
+        return {"get": found, "delete": deleted}
     if route.body is None:
-        return {"get": found}
+        return {"post" if route.bare else "get": found}
     body = {"application/json": {"schema": refs[route.body]}}
     return {"post": {**found, "requestBody": {"required": True, "content": body}}}

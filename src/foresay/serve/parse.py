@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from foresay.serve.limits import Refused
+from foresay.serve.messages.schema import MessageBody
+from foresay.serve.responses.schema import ResponseBody
 from foresay.serve.schema import Chat, Completion
 
 __all__ = ["ELSEWHERE", "UNSUPPORTED", "parse_body"]
@@ -34,14 +36,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
             *("chat_template_kwargs", "continue_final_message", "documents", "functions"),
             *("grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
             *("include_stop_str_in_output", "kv_transfer_params", "logits_processors"),
-            *("prediction", "prompt_embeds", "structured_outputs", "suffix", "tools"),
+            *("prediction", "prompt_embeds", "suffix"),
             *("truncate_prompt_tokens", "use_beam_search", "web_search_options"),
         ),
         _NOTHING,
     ),
-    "tool_choice": (*_NOTHING, "none", "auto"),
     "function_call": (*_NOTHING, "none", "auto"),
-    "response_format": (*_NOTHING, {"type": "text"}),
     "modalities": (*_NOTHING, ["text"]),
     "prompt_logprobs": (None,),
     "length_penalty": (*_NOTHING, 1),
@@ -59,6 +59,8 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
         "messages": _NOTHING,
         "top_logprobs": _NOTHING,
         "add_special_tokens": (None, True),
+        "tools": _NOTHING,
+        "tool_choice": (*_NOTHING, "none", "auto"),
     },
     Chat: {
         "prompt": _NOTHING,
@@ -66,10 +68,33 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
         "best_of": (None, 1),
         "add_special_tokens": (None, False),  # the template has them
     },
+    ResponseBody: {
+        **dict.fromkeys(("messages", "prompt", "conversation", "stop"), _NOTHING),
+        **dict.fromkeys(("max_tokens", "max_completion_tokens"), (None,)),
+        "response_format": (*_NOTHING, {"type": "text"}),
+        "n": (None, 1),
+    },
+    MessageBody: {
+        **dict.fromkeys(("prompt", "stop", "container", "mcp_servers", "thread"), _NOTHING),
+        "max_completion_tokens": (None,),
+        "response_format": (*_NOTHING, {"type": "text"}),
+        "n": (None, 1),
+    },
 }
 """Likewise, fields that only another route has."""
 
 _INSTEAD = {
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"),
+        "use structured_outputs",
+    ),
+    **dict.fromkeys(("functions", "function_call"), "use tools and tool_choice"),
+    **dict.fromkeys(
+        ("max_completion_tokens", "response_format", "n", "stop"),
+        "it is a field of /v1/chat/completions",
+    ),
+    "max_tokens": "use max_output_tokens",
+    **dict.fromkeys(("tools", "tool_choice"), "they are fields of /v1/chat/completions"),
     "messages": "they are a field of /v1/chat/completions",
     "prompt": "it is a field of /v1/completions",
     "top_logprobs": "use logprobs, which is their number here",

@@ -128,7 +128,9 @@ def split(piece: Chunk) -> list[Chunk]:
     pieces = []
     for at, word in enumerate(piece.words):
         lists = {name: value and value[at : at + 1] for name, value in _lists_of(piece).items()}
-        ends: dict[str, Any] = {} if at == last else {"finish_reason": None, "error": None}
+        ends: dict[str, Any] = {}
+        if at < last:
+            ends = {"finish_reason": None, "stopped": None, "error": None}
         if at:
             ends |= {"prompt_logprobs": None, "drafted": 0, "accepted": 0, "seconds": 0.0}
         pieces.append(replace(piece, text=word, **lists, **ends))

@@ -1,0 +1,170 @@
+"""A request to /v1/messages as a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from foresay.serve import schema as chats
+from foresay.serve.limits import Refused
+from foresay.serve.messages.schema import (
+    CountBody,
+    InputBlock,
+    InputMessage,
+    MessageBody,
+    MessageTool,
+    MessageToolChoice,
+)
+
+__all__ = ["TERMS", "chat_of"]
+
+TERMS = {"response_format": "output_config.format", "].function.parameters": "].input_schema"}
+"""What refusals of a chat call the fields, and what they are called here."""
+
+_AS_SENT = ("stream", "temperature", "top_p", "top_k", "seed")
+_ROLES = ("user", "assistant", "system")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_DROPPED = ("redacted_thinking",)  # another model's, which nobody here can read
+
+
+def chat_of(body: CountBody, most: int) -> chats.Chat:
+    """The chat that a request asks for, with at most so many tokens of the answer.
+
+    Raises: Refused.
+    """
+    given = body.output_config.format if body.output_config is not None else None
+    form = None if given is None else chats.JsonSchema(given.schema, strict=True)
+    choice = body.tool_choice
+    more: dict[str, Any] = {}
+    if isinstance(body, MessageBody):
+        more = {name: getattr(body, name) for name in _AS_SENT} | {"stop": body.stop_sequences}
+    return chats.Chat(
+        messages=_conversation(body),
+        max_tokens=most,
+        tools=_tools(body.tools or ()) or None,
+        tool_choice=None if choice is None else _choice(choice),
+        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        response_format=None if form is None else chats.ResponseFormat("json_schema", form),
+        **more,
+    )
+
+
+def _conversation(body: CountBody) -> list[chats.ChatMessage]:
+    """The messages of a request as those of a chat.
+
+    Raises: Refused for what is not text, and for messages that do not end with the user's.
+    """
+    found: list[chats.ChatMessage] = []
+    if body.system:
+        found.append(chats.ChatMessage("system", _text("system", body.system)))
+    for at, message in enumerate(body.messages):
+        found += _message(f"messages[{at}]", message)
+    if body.messages and body.messages[-1].role == "assistant":
+        raise _refused(
+            "messages",
+            f"messages[{len(body.messages) - 1}] is the assistant's; expected the user's last: "
+            "this server does not continue an answer that has begun",
+        )
+    return found
+
+
+def _message(at: str, message: InputMessage) -> list[chats.ChatMessage]:
+    role, content = message.role, message.content
+    if role not in _ROLES:
+        raise _refused("messages", f"{at} has the role {role[:40]!r}; expected {', '.join(_ROLES)}")
+    if isinstance(content, str):
+        return [chats.ChatMessage(role, content)]
+    if role == "assistant":
+        return [_assistant(at, content)]
+    found: list[chats.ChatMessage] = []
+    texts: list[str] = []
+    for number, block in enumerate(content):
+        where = f"{at}.content[{number}]"
+        if block.type != "tool_result" or role != "user":
+            texts.append(_block_text(where, block))
+            continue
+        if not block.tool_use_id:
+            raise _refused("messages", f"{where} has no tool_use_id; expected a text")
+        if texts:
+            found.append(chats.ChatMessage(role, "\n".join(texts)))
+            texts = []
+        result = _result(where, block.content)
+        found.append(chats.ChatMessage("tool", result, tool_call_id=block.tool_use_id))
+    if texts or not found:
+        found.append(chats.ChatMessage(role, "\n".join(texts)))
+    return found
+
+
+def _assistant(at: str, content: Sequence[InputBlock]) -> chats.ChatMessage:
+    """All blocks of the assistant's message as one message."""
+    texts: list[str] = []
+    thinking: list[str] = []
+    calls: list[chats.ToolCall] = []
+    for number, block in enumerate(content):
+        where = f"{at}.content[{number}]"
+        if block.type == "thinking":
+            thinking.append(block.thinking or "")
+        elif block.type == "tool_use":
+            if not block.id or not block.name:
+                raise _refused("messages", f"{where} has no id or no name; expected both")
+            arguments = msgspec.json.encode(block.input or {}).decode()
+            called = chats.CalledFunction(block.name, arguments)
+            calls.append(chats.ToolCall(called, block.id, "function"))
+        elif block.type not in _DROPPED:
+            texts.append(_block_text(where, block))
+    return chats.ChatMessage(
+        "assistant",
+        "".join(texts) if texts or not calls else None,
+        tool_calls=calls or None,
+        reasoning_content="".join(thinking) or None,
+    )
+
+
+def _result(at: str, content: Any) -> str:
+    """What a tool returned: a text, blocks of text, or nothing."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    try:
+        blocks = msgspec.convert(content, list[InputBlock])
+    except msgspec.ValidationError:
+        raise _refused("messages", f"{at} has no text; expected a text or blocks") from None
+    return _text(at, blocks)
+
+
+def _text(at: str, given: str | Sequence[InputBlock]) -> str:
+    if isinstance(given, str):
+        return given
+    return "\n".join(_block_text(f"{at}[{n}]", block) for n, block in enumerate(given))
+
+
+def _block_text(at: str, block: InputBlock) -> str:
+    if block.type != "text" or block.text is None:
+        raise _refused("messages", f"{at} is of type {block.type[:40]!r}; expected 'text'")
+    return block.text
+
+
+def _tools(given: Sequence[MessageTool]) -> list[chats.ToolDefinition]:
+    """The functions among the tools. Those of another type have no schema here: a model that is
+    not told of a tool does not call it."""
+    return [
+        chats.ToolDefinition(
+            "function",
+            chats.FunctionDefinition(tool.name, tool.description, tool.input_schema, tool.strict),
+        )
+        for tool in given
+        if tool.type in (None, "custom")
+    ]
+
+
+def _choice(choice: MessageToolChoice) -> str | chats.ToolChoice:
+    if choice.type != "tool":
+        return _CHOICES[choice.type]
+    if not choice.name:
+        raise _refused("tool_choice", "tool_choice of type 'tool' has no name; expected a text")
+    return chats.ToolChoice("function", chats.NamedFunction(choice.name))
+
+
+def _refused(param: str, message: str) -> Refused:
+    return Refused(400, message, param=param)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from mutants.apis import APIS
 from mutants.chat import CHAT
 from mutants.core import CORE
+from mutants.gpu import GPU
 from mutants.mutant import Mutant
 from mutants.python import PYTHON
 from mutants.structured import STRUCTURED
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = CORE + PYTHON + STRUCTURED + CHAT + APIS
+MUTANTS = CORE + PYTHON + GPU + STRUCTURED + CHAT + APIS

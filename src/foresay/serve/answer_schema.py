@@ -272,7 +272,8 @@ class TokenizerInfo(Answer):
 
 
 class Totals(Answer):
-    """What all steps did for a tenant; accepted_lengths: how often that number was accepted."""
+    """What all steps did for a tenant; accepted_lengths: how often that number was accepted, where
+    something was drafted."""
 
     steps: Count
     answers_in_steps: Count

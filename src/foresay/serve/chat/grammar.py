@@ -115,7 +115,7 @@ def _call_object(form: ToolFormat, tool: Tool) -> str:
     """The same as one schema."""
     arguments = dict(tool.schema)
     shared = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
-    schema = {
+    schema: dict[str, Any] = {
         **shared,
         "type": "object",
         "properties": {"name": {"const": tool.name}, form.key: arguments},

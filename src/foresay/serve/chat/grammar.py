@@ -114,8 +114,9 @@ def _call(form: ToolFormat, tool: Tool, *, space: bool = False) -> str:
 def _call_object(form: ToolFormat, tool: Tool) -> str:
     """The same as one schema."""
     arguments = dict(tool.schema)
-    shared = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
-    schema = {
+    names: list[str] = [name for name in ("$defs", "definitions") if name in arguments]
+    shared = {name: arguments.pop(name) for name in names}
+    schema: dict[str, Any] = {
         **shared,
         "type": "object",
         "properties": {"name": {"const": tool.name}, form.key: arguments},

@@ -32,6 +32,7 @@ def test_public_names() -> None:
         "SamplingParams",
         "SeededParams",
         "Source",
+        "StructuredOutputs",
         "TopK",
         "Verdict",
         "VerdictBatch",
@@ -41,6 +42,7 @@ def test_public_names() -> None:
     assert foresay.drafters.__all__ == [
         "CorpusDrafter",
         "ExternalDrafter",
+        "GrammarDrafter",
         "MergeDrafter",
         "ModelDrafter",
         "NgramDrafter",

@@ -90,7 +90,7 @@ class GrammarDrafter:
     ) -> Any:
         """Start a request in the inner drafter.
 
-        Valid until: `finish`. Raises: as the inner drafter; InputError for a form that cannot be
+        Raises: as the inner drafter; InputError for a form that cannot be
         compiled.
         """
         outputs = None if sampling is None else sampling.params.structured_outputs
@@ -123,7 +123,6 @@ class GrammarDrafter:
     def observe(self, states: Sequence[Any], verdicts: Sequence[Verdict], /) -> None:
         """Tell the inner drafter, in the numbers of its own nodes, and the grammars.
 
-        Mutates: the states, and what the inner drafter's `observe` mutates. Valid until: `finish`.
         Raises: as the inner drafter; InputError for a path that does not fit the last proposal.
         """
         if not self._forms:
@@ -143,7 +142,7 @@ class GrammarDrafter:
     def finish(self, state: Any, /) -> None:
         """End the request in the inner drafter.
 
-        Mutates: the state, which is dead afterwards. Raises: as the inner drafter.
+        Raises: as the inner drafter.
         """
         self._inner.finish(state)
         self._forms.pop(id(state), None)

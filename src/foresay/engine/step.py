@@ -234,7 +234,7 @@ def seconds_of(step: Step, outcome: Outcome, laps: Timings) -> tuple[float, floa
 def _within_form(matcher: GrammarMatcher, tokens: Sequence[int]) -> int:
     """How many of the tokens there are up to the end of the form.
 
-    Mutates: the matcher. Raises: as the matcher, and InputError for a token that it forbids.
+    Raises: as the matcher, and InputError for a token that it forbids.
     """
     for count, token in enumerate(tokens, 1):
         if token in matcher.stops:

@@ -39,8 +39,6 @@ def without_illegal(requests: Sequence[Request], proposal: Proposal) -> Proposal
 def asks_of(step: Step) -> tuple[VerificationBatch, dict[int, ForesayError]]:
     """What is asked of the verification, with masks; and the requests that fail because their
     grammar takes too much work: for these nothing is allowed.
-
-    GIL: released while the masks are computed.
     """
     asks, failures = list[VerificationInput](), dict[int, ForesayError]()
     for at, request in enumerate(step.decoding):

@@ -63,7 +63,6 @@ class Grammars:
 
         Raises: InputError with the reason, for a form that cannot be understood, takes too much, or
         that nothing matches; also where the package is missing, or the tokenizer cannot be used.
-        GIL: released while the library works.
         """
         if not isinstance(outputs, StructuredOutputs):
             raise InputError(f"outputs is {outputs!r}; expected StructuredOutputs")

@@ -78,8 +78,8 @@ class GrammarMatcher:
 
     The end of an answer is no token of the grammar: it is not told to the matcher.
 
-    Mutates: nothing but itself. Raises: InputError where the grammar takes more work at this place
-    than its limits allow; the matcher is of no use then. GIL: released while masks are computed.
+    Raises: InputError where the grammar takes more work at this place
+    than its limits allow; the matcher is of no use then.
     """
 
     def __init__(self, grammar: Grammar, inner: LLMatcher, stops: Sequence[int]) -> None:
@@ -163,8 +163,6 @@ class GrammarMatcher:
     def fill_mask(self, row: Words) -> None:
         """Write into a caller's row, int32[words], which tokens may come next. Where the answer is
         complete these are its ends alone, and none where it has none.
-
-        Mutates: the row.
         """
         if self._tail is not None:
             row[:] = -1

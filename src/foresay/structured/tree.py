@@ -34,7 +34,7 @@ class Completed(NamedTuple):
 def legal_nodes(matcher: GrammarMatcher, draft: Draft) -> NDArray[np.bool_]:
     """Which nodes the grammar allows, with all above them.
 
-    Mutates: the matcher, and back. Raises: as the matcher, which is of no use then.
+    Raises: as the matcher, which is of no use then.
     """
     tokens, legal = draft.tokens.tolist(), np.zeros(len(draft), bool)
 
@@ -51,7 +51,7 @@ def tree_masks(matcher: GrammarMatcher, draft: Draft) -> Words:
     each node. Behind a node that is forbidden or that ends the answer everything may: nothing of it
     is committed.
 
-    Mutates: the matcher, and back. Raises: as the matcher, which is of no use then.
+    Raises: as the matcher, which is of no use then.
     """
     masks = np.full((len(draft) + 1, matcher.grammar.words), -1, np.int32)
     tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
@@ -73,7 +73,7 @@ def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> Completed:
     """A draft without what the grammar forbids, and with the texts that it forces: where it leaves
     one text to write, that text; each at most `most` nodes long.
 
-    Mutates: the matcher, and back. Raises: as the matcher, which is of no use then.
+    Raises: as the matcher, which is of no use then.
     """
     children, begin = _children(draft), len(matcher)
     tokens, found = draft.tokens.tolist(), Completed([], [], [], [])

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -220,10 +221,8 @@ def compare(
             for text, good in zip(texts, known, strict=True)
             if len(text) <= tokens
         ]
-        sides = {
-            name: lambda one=one: one.follow(schema.text, [text for text, _ in short])
-            for name, one in running.items()
-        }
+        tokens_of = [text for text, _ in short]
+        sides = {name: partial(one.follow, schema.text, tokens_of) for name, one in running.items()}
         for name, run in harness.take_turns(sides, turn).items():
             found[name].append(run | {"name": schema.name, "good": [good for _, good in short]})
         if turn % 25 == 24:

@@ -42,7 +42,7 @@ def peaked(tokens: list[int], vocabulary: int = V) -> Floats:
 
 
 def table() -> list[Case]:
-    return [*_fixed(), *_random()]
+    return [*_fixed(), *_masked(), *_random()]
 
 
 def alone(name: str, draft: Draft, rows: Floats, request: VerificationInput) -> Case:
@@ -119,6 +119,62 @@ def _bad() -> Iterator[Case]:
     masked = good.copy()
     masked[:, 8:] = -np.inf
     yield alone("-inf is valid", chain, masked, first)
+
+
+def _masked() -> Iterator[Case]:
+    chain, good = Draft.chain([4, 5, 6]), peaked([4, 5, 6, 7])
+    pair, first = [chain] * 2, one_input(1)
+    every = np.ones((4, V), bool)
+
+    def with_masks(allowed: Any, **params: Any) -> VerificationInput:
+        return replace(one_input(3, **params), masks=mask_of(np.broadcast_to(allowed, (4, V))))
+
+    for row in range(4):
+        barred, only, nothing = every.copy(), every.copy(), every.copy()
+        barred[row, 4 + row] = False
+        only[row] = np.arange(V) == 9
+        nothing[row] = False
+        for name, masks in (("barred", barred), ("one is left", only), ("nothing", nothing)):
+            failing = {1} if name == "nothing" and row == 0 else set()
+            for params in ({}, {"temperature": 0}, {"top_k": 3}, {"repetition_penalty": 1.5}):
+                wanted = [first, with_masks(masks, **params)]
+                yield Case(
+                    f"masked, row {row}: {name}, {params}", pair, [good] * 2, wanted, failing
+                )
+    for bias in (100.0, -100.0):
+        some = with_masks(np.arange(V) != 4, logit_bias={4: bias})
+        yield Case(f"a bias of {bias} on a masked token", pair, [good] * 2, [first, some])
+    silent = with_masks(np.arange(V) < 2, stops=(1,), min_tokens=3)
+    yield Case("masked to a stop that is forbidden, and another", pair, [good] * 2, [silent, first])
+    silent = with_masks(np.arange(V) == 1, stops=(1,), min_tokens=3)
+    yield Case("masked to a stop that is forbidden", pair, [good] * 2, [silent, first], {0})
+    rows = good.copy()
+    rows[:, 9] = -np.inf
+    lost = with_masks(np.arange(V) == 9)
+    yield Case("masked to what has -inf", pair, [rows, good], [lost, first], {0})
+    for value in (np.nan, np.inf):
+        rows = good.copy()
+        rows[0, 8] = value
+        some = with_masks(np.arange(V) != 8)
+        yield Case(f"{value} on a masked token", pair, [rows, good], [some, first], {0})
+    for seed in range(30):
+        rng = np.random.default_rng(1000 + seed)
+        vocabulary = int(rng.choice([1, 5, 31, 32, 33, 64, 700]))
+        drafts = [random_draft(rng, vocabulary) for _ in range(int(rng.integers(1, 6)))]
+        logits = [random_rows(rng, len(d) + 1, vocabulary) for d in drafts]
+        inputs = [random_input(rng, vocabulary) for _ in drafts]
+        for at, draft in enumerate(drafts):
+            if rng.random() < 0.7:
+                allowed = rng.random((len(draft) + 1, vocabulary)) < rng.choice([0.2, 0.7])
+                inputs[at] = replace(inputs[at], masks=mask_of(allowed))
+        yield Case(f"random masks {seed}", drafts, logits, inputs)
+
+
+def mask_of(allowed: Any) -> Any:
+    """bool[R, V] as masks; what is beyond the vocabulary is set, which must not matter."""
+    bits = np.ones((len(allowed), -(-allowed.shape[1] // 32) * 32), bool)
+    bits[:, : allowed.shape[1]] = allowed
+    return np.packbits(bits, axis=1, bitorder="little").view(np.int32)
 
 
 def _random() -> Iterator[Case]:

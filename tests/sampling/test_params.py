@@ -15,7 +15,7 @@ from foresay.sampling.noise import philox, seed_of_sample
 FIELDS = (
     "max_tokens temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty"
     " logit_bias stop seed logprobs n ignore_eos min_tokens rule"
-    " processor_order"
+    " processor_order structured_outputs"
 )
 
 

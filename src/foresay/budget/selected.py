@@ -47,6 +47,12 @@ class SelectedNodes:
         """Those of its nodes that this mask keeps too."""
         return SelectedNodes(self.proposal, self.keep & keep)
 
+    def of_these(self, chosen: SelectedNodes) -> SelectedNodes:
+        """Those of its nodes that were chosen among its packed `drafts`."""
+        keep = np.zeros(len(self.keep), bool)
+        keep[self.flat[chosen.keep]] = True
+        return SelectedNodes(self.proposal, keep)
+
     @cached_property
     def flat(self) -> NDArray[np.int64]:
         """The kept nodes' places in the proposal, int64[N']."""

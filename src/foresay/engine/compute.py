@@ -7,6 +7,7 @@ walks recorded answers and advances a clock, so that everything else of a step i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -14,11 +15,11 @@ from torch import Tensor
 
 from foresay.engine.logprobs import logprobs_for, note_prompt_logprobs
 from foresay.engine.step import Outcome, Step, Timings
+from foresay.engine.structured import asks_of
 from foresay.models.target import Target
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.acceptance.verify import verify
 from foresay.sampling.logprobs import Logprobs, topk_of
-from foresay.sampling.verification import VerificationBatch
 from foresay.verdict import VerdictBatch, Wants
 
 __all__ = ["Compute", "forward_and_verify"]
@@ -60,8 +61,10 @@ def _verify(step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
     """Which drafted tokens are accepted, and the target's own tokens."""
     if not step.decoding:
         return _NOTHING, None
-    asks = VerificationBatch.of([request.ask() for request in step.decoding])
+    asks, failures = asks_of(step)
     verified = verify(step.chosen.drafts, logits, asks, step.draft_probs)
+    if failures:
+        verified = replace(verified, failures={**verified.failures, **failures})
     return verified, logprobs_for(step.decoding, verified, step.chosen.drafts, logits, asks)
 
 

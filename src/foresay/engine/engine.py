@@ -29,7 +29,7 @@ from foresay.engine.ledger import Ledger
 from foresay.engine.logprobs import note_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
-from foresay.engine.proposal import that_fits, with_all_sampled
+from foresay.engine.proposal import choice, that_fits
 from foresay.engine.request import FinishReason, Request, check_names, new_request
 from foresay.engine.scheduler import ScheduledRequest, Scheduler
 from foresay.engine.step import (
@@ -43,12 +43,14 @@ from foresay.engine.step import (
     seen_by_drafter,
     until_texts_end,
 )
+from foresay.engine.structured import without_illegal
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import KeepsTogether, Target, check_target
 from foresay.sampling.acceptance.verdicts import cut
 from foresay.sampling.params import SamplingParams
+from foresay.structured.grammars import Grammars
 from foresay.verdict import VerdictBatch
 
 __all__ = ["Engine"]
@@ -66,6 +68,7 @@ class Engine:
                   to twice what they store
     max_running   requests in one step
     max_rows      prompt tokens in one step
+    grammars      of the target's tokenizer: for answers that are to have a form
     with_sources  note where each token was drafted from
     progress      called while steps are timed, which takes seconds
     compute       the forward pass and the verification of a step; None: by the target
@@ -84,6 +87,7 @@ class Engine:
         memory: int = 4 << 30,
         max_running: int = 256,
         max_rows: int = 512,
+        grammars: Grammars | None = None,
         with_sources: bool = False,
         progress: Progress = silent,
         compute: Compute | None = None,
@@ -97,22 +101,18 @@ class Engine:
         self.drafter = CheckedDrafter(
             drafter, target, tokenizer_hash=tokenizer_hash, with_sources=with_sources
         )
-        tokens = memory // target.bytes_per_token
-        if tokens < PAGE:
-            raise InputError(
-                f"memory is {memory} bytes; expected at least {PAGE * target.bytes_per_token}, for "
-                f"the smallest text of {PAGE} tokens"
-            )
+        pages = Pages.within(memory, target.bytes_per_token)
         self.target = target
         make_policy(policy)  # an invalid one is refused before the long work
         used = "none" if drafter is None else policy
+        tokens = memory // target.bytes_per_token
         cost = measured_cost(target, progress, tokens=tokens) if used == "adaptive" else None
         self.policy = make_policy(used, cost)
         # A protocol is slow to check, and this is asked in every step.
         self._pricing = self.policy if isinstance(self.policy, Pricing) else None
-        pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self.groups = Groups()
+        self._grammars = grammars
         self._compute = forward_and_verify(target) if compute is None else compute
         # For drafts from outside requests wait, step by step.
         alone = compute is None and not self.drafter.takes_external_drafts
@@ -160,11 +160,9 @@ class Engine:
 
         Raises: InputError for what cannot be answered; nothing has changed then.
         """
-        memory = self.scheduler.pages.total * PAGE - 1
+        of = self.target, self.scheduler.pages.total * PAGE - 1, self._grammars
         whose = (group, tenant, text, prompt_logprobs, together)
-        request = new_request(
-            self._added, self._mark, self.target, memory, prompt, params, seed, stops, *whose
-        )
+        request = new_request(self._added, self._mark, *of, prompt, params, seed, stops, *whose)
         self._added += 1
         self.groups.join(request)
         self.scheduler.add(request)
@@ -343,10 +341,7 @@ class Engine:
             pricing.spent(self.drafter.weighed_seconds())
         if not drafting:
             return Step(turns, decoding, load, SelectedNodes.nothing(len(decoding)), {})
-        chosen = self.policy.choose(proposal.drafts, load)
-        if proposal.known is not None:
-            chosen = chosen.only(proposal.known)
-        chosen = with_all_sampled(chosen, proposal, load)
+        chosen = choice(without_illegal(decoding, proposal), self.policy, load)
         chosen = that_fits(decoding, chosen, self.scheduler.reserve)
         return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
 
@@ -401,4 +396,5 @@ class Engine:
         if request.group is not None and self.groups.leave(request):
             self.drafter.drop_group(request.group, request.tenant)
             self.groups.close(request.tenant, request.group)
+        request.matcher = None
         request.error, request.finish_reason = error, reason

@@ -167,6 +167,7 @@ class LLM:
             drafter,
             policy=policy,
             tokenizer_hash=self.tokenizer_hash,
+            grammars=self.grammars,
             with_sources=with_sources,
             progress=progress,
             **self._limits,

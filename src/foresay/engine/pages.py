@@ -30,6 +30,20 @@ class Pages:
         # None while `_held` changes: an interrupt may come between any two operations.
         self._counted: int | None = 0
 
+    @classmethod
+    def within(cls, memory: int, bytes_per_token: int) -> Pages:
+        """As many as so many bytes hold.
+
+        Raises: InputError for less than one.
+        """
+        least = PAGE * bytes_per_token
+        if memory < least:
+            raise InputError(
+                f"memory is {memory} bytes; expected at least {least}, for the smallest text of "
+                f"{PAGE} tokens"
+            )
+        return cls(memory // bytes_per_token // PAGE)
+
     @property
     def in_use(self) -> int:
         if self._counted is None:

@@ -18,6 +18,7 @@ from foresay.models.target import SequenceInput, Target
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import match
 from foresay.sampling.verification import VerificationInput
+from foresay.structured.matcher import Grammar
 
 __all__ = ["logits_of", "plain"]
 
@@ -30,19 +31,27 @@ def plain(
     params: SamplingParams,
     seed: int,
     stops: tuple[int, ...] = (),
+    grammar: Grammar | None = None,
 ) -> list[int]:
     """The answer's tokens. `next_logits(text, prompt)` gives the row of logits after a text whose
-    first `prompt` tokens are the prompt.
+    first `prompt` tokens are the prompt; `grammar` is the compiled form of the answer.
 
     Raises: LogitsError.
     """
     output: list[int] = []
+    matcher = None if grammar is None else grammar.matcher((*stops, *params.stop_ids))
     while len(output) < params.max_tokens:
-        ask = VerificationInput(params, seed, prompt, output, stops)
+        mask = None
+        if matcher is not None:
+            mask = np.empty((1, matcher.grammar.words), np.int32)
+            matcher.fill_mask(mask[0])
+        ask = VerificationInput(params, seed, prompt, output, stops, mask)
         row = next_logits(np.array([*prompt, *output], np.int32), len(prompt))
         verdict = match(Draft.empty(), row[None].float().numpy(), ask)
         output.append(int(verdict.tokens[0]))
         if output[-1] in ask.stops:
+            break
+        if matcher is not None and (not matcher.advance(output[-1]) or matcher.complete):
             break
     return output
 

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.budget.load import Load, within_max_tokens
+from foresay.budget.policy import Policy
 from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
 from foresay.engine.request import Request
 from foresay.errors import InputError
 
-__all__ = ["Proposal", "check_probs", "that_fits", "with_all_sampled"]
+__all__ = ["Proposal", "check_probs", "choice", "that_fits", "with_all_sampled"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +26,8 @@ class Proposal:
     drafts  without their probs: policies look at tokens, parents and scores
     probs   by the number of the draft, the distributions that its tokens were sampled from,
             float32[n, vocabulary]: only under rule rejection. Other drafts were not sampled
-    known   which nodes are in the target's vocabulary, with all above them; None: all
+    known   which nodes may come at all, with all above them: they are in the target's vocabulary,
+            and the grammar of the answer allows them; None: all
     """
 
     drafts: DraftBatch
@@ -38,6 +40,17 @@ class Proposal:
         return {
             at: probs[chosen.keep[bounds[at] : bounds[at + 1]]] for at, probs in self.probs.items()
         }
+
+
+def choice(proposal: Proposal, policy: Policy, load: Load) -> SelectedNodes:
+    """The nodes that are to be verified, if there is memory for them: of those that may come at
+    all, the ones that the policy chooses."""
+    if proposal.known is None:
+        chosen = policy.choose(proposal.drafts, load)
+    else:
+        possible = SelectedNodes(proposal.drafts, proposal.known)
+        chosen = possible.of_these(policy.choose(possible.drafts, load))
+    return with_all_sampled(chosen, proposal, load)
 
 
 def with_all_sampled(chosen: SelectedNodes, proposal: Proposal, load: Load) -> SelectedNodes:

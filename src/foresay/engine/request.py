@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresay.arrays import MAX_TOKEN, Int32s, IntsLike, as_tokens, check_flag
 from foresay.drafter import ExternalDraft, Source
@@ -21,6 +22,8 @@ from foresay.sampling.verification import VerificationInput
 
 if TYPE_CHECKING:
     from foresay.models.target import Target, TextKv
+    from foresay.structured.grammars import Grammars
+    from foresay.structured.matcher import GrammarMatcher
 
 __all__ = [
     "PHASES",
@@ -138,12 +141,18 @@ class Request:
         self.decode_turn: Any = None  # the scheduler's, of a step in which it decodes
         self.state: Any = None  # the drafter's
         self.begun = False  # whether the drafter has begun the request
+        self.matcher: GrammarMatcher | None = None  # of a structured answer, behind its last token
         self.external_drafts: list[ExternalDraft] = []  # that came before that
         self.paused = False  # whether it sits steps out
         # Checked once, here; each step's ask is made from it without checking the text again.
         self.rejects = params.rule == "rejection"
         # Whether its next token can be chosen before the host knows the one before it.
-        self.foreseeable = not (self.rejects or params.penalised or params.logprobs is not None)
+        self.foreseeable = not (
+            self.rejects
+            or params.penalised
+            or params.logprobs is not None
+            or params.structured_outputs is not None
+        )
         noise = new_seed() if self.rejects else seed
         self._ask = VerificationInput(params, noise, prompt, (), stops)
         self._tokens = np.empty(len(prompt) + 64, np.int32)
@@ -224,16 +233,16 @@ class Request:
         """Why the answer ends with its last token, if it does."""
         if self.answer is not None and self.answer.stopped is not None:
             return "stop"
-        if self.last in self._ask.stops:
+        if self.last in self._ask.stops or (self.matcher is not None and self.matcher.complete):
             return "stop"
         return "length" if self.length == self.most else None
 
-    def ask(self) -> VerificationInput:
-        """The sampling parameters and text for the next verification.
+    def ask(self, masks: NDArray[np.int32] | None = None) -> VerificationInput:
+        """The sampling parameters and text for the next verification, with masks for its rows.
 
         Valid until: the next step.
         """
-        return self._ask.along(self._tokens[self._prompt : self.length])
+        return self._ask.along(self._tokens[self._prompt : self.length], masks)
 
     def append(self, tokens: Int32s) -> None:
         """Add committed tokens, at least one, to the text."""
@@ -257,11 +266,28 @@ class Request:
         self.counted.tokens += 1
 
 
+def _matcher_for(request: Request, grammars: Grammars | None) -> GrammarMatcher | None:
+    """The grammar at the beginning of a request's answer; None for one that has no form.
+
+    Raises: InputError for a form that cannot be compiled.
+    """
+    outputs = request.params.structured_outputs
+    if outputs is None:
+        return None
+    if grammars is None:
+        raise InputError(
+            "structured_outputs is given to an engine without grammars; expected "
+            "Engine(grammars=Grammars(tokenizer, vocabulary))"
+        )
+    return grammars.compile(outputs).matcher(request.stops)
+
+
 def new_request(
     number: int,
     owner: object,
     target: Target,
     memory: int,
+    grammars: Grammars | None,
     prompt: IntsLike,
     params: SamplingParams | None,
     seed: int | None,
@@ -272,7 +298,8 @@ def new_request(
     prompt_logprobs: int | None,
     together: bool,
 ) -> Request:
-    """A request of an engine, as `Engine.add` was asked for it; `memory`: as for `fitted`.
+    """A request of an engine, as `Engine.add` was asked for it; `memory`: as for `fitted`,
+    `grammars` of the engine.
 
     `text` is told of the prompt. Raises: InputError.
     """
@@ -299,6 +326,7 @@ def new_request(
         seed = new_seed() if params.seed is None else params.seed
     whose = (group, tenant, text, prompt_logprobs, together)
     request = Request(number, tokens, params, seed, ends, *whose, owner)
+    request.matcher = _matcher_for(request, grammars)
     if text is not None:
         with suppress(Exception):  # of `decode`: the request fails when it is decoded
             text.follow(tokens.tolist())

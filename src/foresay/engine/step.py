@@ -25,6 +25,7 @@ from foresay.models.target import KeepsTogether, Target
 from foresay.sampling.acceptance.upload import download, upload
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.logprobs import Logprobs
+from foresay.structured.matcher import GrammarMatcher
 from foresay.verdict import TopK, VerdictBatch
 
 __all__ = [
@@ -182,11 +183,17 @@ def append_committed(requests: Sequence[Request], verdicts: VerdictBatch) -> Non
 def until_texts_end(
     step: Step, verified: Verified
 ) -> tuple[NDArray[np.int64], dict[int, ForesayError]]:
-    """How many of each request's tokens there are up to a stop string, and which requests fail,
-    also because their tokens cannot be decoded. The texts grow.
+    """How many of each request's tokens there are up to a stop string or the end of the form, and
+    which requests fail, also because their tokens cannot be decoded. Texts and matchers advance.
     """
     failures = dict(verified.failures)
     sizes = sizes_of(verified.verdicts.offsets).astype(np.int64)
+    for at, request in enumerate(step.decoding):
+        if request.matcher is not None and sizes[at]:
+            try:
+                sizes[at] = _within_form(request.matcher, verified.verdicts[at].tokens.tolist())
+            except InputError as error:
+                failures[at], sizes[at] = error, 0
     texts = [request.answer for request in step.decoding]
     if texts.count(None) == len(texts):
         return sizes, failures
@@ -194,7 +201,7 @@ def until_texts_end(
         if text is None:
             continue
         request = step.decoding[at]
-        for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
+        for count, token in enumerate(verified.verdicts[at].tokens[: sizes[at]].tolist(), 1):
             try:
                 ends = token not in request.stops and text.add(token)
             except Exception as error:  # of `decode`
@@ -205,6 +212,21 @@ def until_texts_end(
                 sizes[at] = count
                 break
     return sizes, failures
+
+
+def _within_form(matcher: GrammarMatcher, tokens: Sequence[int]) -> int:
+    """How many of the tokens there are up to the end of the form.
+
+    Mutates: the matcher. Raises: as the matcher, and InputError for a token that it forbids.
+    """
+    for count, token in enumerate(tokens, 1):
+        if token in matcher.stops:
+            return count
+        if not matcher.advance(token):
+            raise InputError(f"token {token} was chosen; the form of the answer does not allow it")
+        if matcher.complete:
+            return count
+    return len(tokens)
 
 
 def seen_by_drafter(step: Step, outcome: Outcome, verified: Verified) -> VerdictBatch:

@@ -2,6 +2,7 @@
 
 params      SamplingParams
 verification  VerificationInput, VerificationBatch: a request's input to one verification
+structured_outputs  StructuredOutputs: the form that an answer is to have
 noise       the keyed noise, its specification
 processors  logits to scores and probabilities, one row at a time
 reference   rules match and rejection, one request at a time

@@ -22,9 +22,9 @@ _LARGEST = 3.4e38  # the largest float32; logits are processed in float32
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are sampled and when an answer ends. Logits are processed in the order of
-    transformers: bias, repetition penalty, presence and frequency penalty, min_tokens, temperature,
-    top-k, top-p, min-p; each over the text so far, drafted tokens included. `processor_order`
-    changes the order of the last four.
+    transformers: the mask of `structured_outputs`, bias, repetition penalty, presence and frequency
+    penalty, min_tokens, temperature, top-k, top-p, min-p; each over the text so far, drafted tokens
+    included. `processor_order` changes the order of the last four.
 
     Raises: InputError when constructed.
     """

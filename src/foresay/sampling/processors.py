@@ -44,10 +44,22 @@ class RowStatus(IntEnum):
         return f"the logits for position {position} {what}"
 
 
-def scores(logits: Floats, request: VerificationInput, path: IntsLike = ()) -> Floats:
-    """The processed logits after the drafted `path`, without noise. Forbidden tokens have -inf."""
+def scores(
+    logits: Floats,
+    request: VerificationInput,
+    path: IntsLike = (),
+    mask: NDArray[np.int32] | None = None,
+) -> Floats:
+    """The processed logits after the drafted `path`, without noise. Forbidden tokens have -inf.
+
+    mask  the row of `request.masks` for this place
+    """
     _check_row(logits, request, path)
     row = logits.astype(np.float32)
+    if mask is not None:
+        row[
+            [token for token in range(len(row)) if not mask[token // 32] >> token % 32 & 1]
+        ] = -np.inf
     params, answer = request.params, np.concatenate([request.output, path]).astype(np.int64)
     with np.errstate(over="ignore"):  # a sum too large for float32 is found below
         for token, bias in params.logit_bias.items():

@@ -21,6 +21,7 @@ from itertools import accumulate
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresay.arrays import Floats
 from foresay.draft import Draft
@@ -57,7 +58,8 @@ def match(draft: Draft, logits: Floats, request: VerificationInput) -> Verdict:
 
     def choose(node: int) -> int:
         path = path_to(draft, node)
-        row = scores(logits[node + 1], request, draft.tokens[path]).astype(np.float64)
+        mask = _mask(request, node)
+        row = scores(logits[node + 1], request, draft.tokens[path], mask).astype(np.float64)
         if not request.params.greedy:
             row += gumbel(
                 request.seed, request.position + len(path), range(len(row)), Stream.TARGET
@@ -73,7 +75,8 @@ def rejection(draft: Draft, logits: Floats, request: VerificationInput) -> Verdi
     _check(draft, logits)
 
     def probs(node: int) -> Probs[float]:
-        row = scores(logits[node + 1], request, draft.tokens[path_to(draft, node)])
+        path, mask = draft.tokens[path_to(draft, node)], _mask(request, node)
+        row = scores(logits[node + 1], request, path, mask)
         return list(map(float, probabilities(row, request.params.greedy)))
 
     def draft_probs(node: int) -> Probs[float] | None:
@@ -184,6 +187,11 @@ def path_to(draft: Draft, node: int) -> list[int]:
         path.append(node)
         node = int(draft.parents[node])
     return path[::-1]
+
+
+def _mask(request: VerificationInput, node: int) -> NDArray[np.int32] | None:
+    """Which tokens may come after a node; None: all of them."""
+    return None if request.masks is None else request.masks[node + 1]
 
 
 def _normalised(weights: Probs[N], otherwise: Probs[N]) -> Probs[N]:

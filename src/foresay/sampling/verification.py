@@ -37,6 +37,8 @@ class VerificationInput:
     seed             the key of its noise, 0 to 2**64 - 1
     stops            token ids that end the answer: the model's EOS ids, unless they are ignored;
                      those of `params.stop` are added
+    masks            int32[n + 1, words]: which tokens may come after the text and after each node
+                     of its draft: bit t % 32 of word t // 32 is token t's. None: all of them
     """
 
     params: SamplingParams
@@ -44,6 +46,7 @@ class VerificationInput:
     prompt: IntsLike
     output: IntsLike = ()
     stops: tuple[int, ...] = ()
+    masks: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, SamplingParams):
@@ -53,20 +56,29 @@ class VerificationInput:
         stops = arrays.as_tokens(self.stops, "stops").tolist()
         object.__setattr__(self, "stops", tuple(dict.fromkeys([*stops, *self.params.stop_ids])))
         check_seed(self.seed)
+        masks = self.masks
+        if masks is not None and not (
+            isinstance(masks, np.ndarray) and masks.dtype == np.int32 and masks.ndim == 2
+        ):
+            raise InputError(
+                f"masks are a {type(masks).__name__}; expected an array of int32, a row for the "
+                "text and for each drafted token"
+            )
         if self.room < 1:
             raise InputError(
                 f"the answer has {len(self.output)} tokens and max_tokens is "
                 f"{self.params.max_tokens}; expected fewer tokens than max_tokens"
             )
 
-    def along(self, output: Int32s) -> VerificationInput:
-        """The same request with the answer `output`, which is not checked: committed tokens need no
-        second check.
+    def along(self, output: Int32s, masks: NDArray[np.int32] | None = None) -> VerificationInput:
+        """The same request with the answer `output` and these masks, which are not checked:
+        committed tokens need no second check.
         """
         request = object.__new__(VerificationInput)
         for name in ("params", "seed", "prompt", "stops"):
             object.__setattr__(request, name, getattr(self, name))
         object.__setattr__(request, "output", output)
+        object.__setattr__(request, "masks", masks)
         return request
 
     @property
@@ -185,10 +197,24 @@ class VerificationBatch(Sequence[VerificationInput]):
     @cached_property
     def processed(self) -> bool:
         """Whether one of them has more than a temperature, now or later in the answer."""
-        return any(
+        return self.masked or any(
             p.penalised or p.logit_bias or p.min_tokens or p.top_k or p.top_p < 1 or p.min_p
             for p in self._params
         )
+
+    @cached_property
+    def masked(self) -> bool:
+        """Whether tokens of one of them are masked."""
+        return any(request.masks is not None for request in self.inputs)
+
+    @cached_property
+    def masks(self) -> tuple[NDArray[np.int32], Longs]:
+        """The masks of all requests, one after the other, and where each one's begin: -1 for those
+        without masks. Only for a batch that is `masked`."""
+        given = [np.empty((0, 0)) if a.masks is None else a.masks for a in self.inputs]
+        sizes = np.array([len(masks) for masks in given])
+        begins = np.where(sizes > 0, np.cumsum(sizes) - sizes, -1)
+        return np.concatenate([masks for masks in given if len(masks)]), begins
 
     @cached_property
     def _penalised(self) -> list[VerificationInput]:

@@ -122,8 +122,23 @@ class GrammarMatcher:
         """Whether the answer has to end here: no token can be added to it."""
         return not self.free and self._inner.is_stopped() and self._inner.is_accepting()
 
+    def allows(self, token: int) -> bool:
+        """Whether the mask has this token, without making the mask."""
+        if token in self.stops and self.accepts:
+            return True
+        forced = self.forced()
+        if forced and forced[0] != token:
+            return False
+        if not self.advance(token):
+            return False
+        self.rollback(1)
+        return True
+
     def advance(self, token: int) -> bool:
-        """Go behind a token; whether the grammar allows it. Where not, nothing has changed."""
+        """Go behind a token; whether the grammar allows its text. Where not, nothing has changed.
+        The mask may still forbid the token: where one text has to come, only the tokenizer's own
+        tokens for it are allowed.
+        """
         if not 0 <= token < self.grammar.known:
             return False
         if self._tail is None:

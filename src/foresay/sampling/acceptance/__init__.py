@@ -6,6 +6,7 @@ verify      what a step calls: each request by its own rule
 rows        which row of logits belongs to which request and drafted node
 inputs      what both rules take, checked
 processors  logits to processed scores; planned: the same on a device, without a wait
+masks       the tokens that a form of answers forbids
 noise       the keyed noise and the choice of tokens, on any device; triton: in one GPU kernel
 triton_limits, triton_penalties  what planned does, in GPU kernels
 upload      small arrays to the device and back, one copy each way

@@ -52,9 +52,21 @@ def checked(
         raise InputError(
             f"probs have shape {drafts.probs.shape}; expected {(len(drafts.tokens), vocabulary)}"
         )
+    if inputs.masked:
+        _check_masks(drafts, inputs, vocabulary)
     # Longer floats are shortened, as the readable twins do; shorter ones stay as they are.
     logits = logits.detach()
     return drafts, logits.float() if logits.dtype == torch.float64 else logits, inputs
+
+
+def _check_masks(drafts: DraftBatch, inputs: VerificationBatch, vocabulary: int) -> None:
+    words = -(-vocabulary // 32)
+    for request, size in zip(inputs.inputs, sizes_of(drafts.offsets).tolist(), strict=True):
+        if request.masks is not None and request.masks.shape != (size + 1, words):
+            raise InputError(
+                f"masks have shape {request.masks.shape}; a draft of {size} nodes and "
+                f"{vocabulary} columns need {(size + 1, words)}"
+            )
 
 
 def readable(logits: Tensor) -> NDArray[Any]:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay.sampling.acceptance.masks import forbid_on_device, masks_of
 from foresay.sampling.acceptance.processors import Scores, entries_of, mass_of
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.processors import parts
@@ -66,6 +67,9 @@ def plan(
     arrays["p.temperatures"] = inputs.temperatures[request]
     if not inputs.processed or not len(at):
         return Plan(arrays, which is not None)
+    masked, masks = masks_of(rows, inputs, at)
+    if len(masked):
+        arrays["p.masked"], arrays["p.masks"] = masked, masks
     row, entry = entries_of(inputs.bias[0], request)
     if len(row):
         arrays["p.bias_at"] = row * vocabulary + inputs.bias[1][entry]
@@ -156,7 +160,9 @@ def scores(planned: Plan, logits: Tensor, sent: Sent, kernel: Kernel) -> Scores:
     if planned.gathers:
         logits = logits[sent["p.which"]]
     temperatures = sent["p.temperatures"]
-    edited = any(name in sent for name in ("p.bias_at", "p.stops_at")) or planned.texts > 0
+    edited = (
+        any(name in sent for name in ("p.masks", "p.bias_at", "p.stops_at")) or planned.texts > 0
+    )
     if not (edited or planned.limits):
         return Scores(logits, temperatures)
     worst = logits.amax(dim=-1).float()  # NaN if there is one
@@ -184,8 +190,10 @@ def scores(planned: Plan, logits: Tensor, sent: Sent, kernel: Kernel) -> Scores:
 
 
 def _edit(part: Tensor, planned: Plan, sent: Sent, kernel: Kernel) -> None:
-    """Writes bias, penalties and forbidden stops into the rows."""
+    """Writes masks, bias, penalties and forbidden stops into the rows."""
     flat = part.view(-1)
+    if "p.masks" in sent:
+        forbid_on_device(part, sent["p.masked"], sent["p.masks"])
     if "p.bias_at" in sent:
         flat.index_add_(0, sent["p.bias_at"], sent["p.bias"])
     if planned.texts:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay.sampling.acceptance.masks import forbid, masks_of
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.processors import parts
 from foresay.sampling.verification import VerificationBatch
@@ -55,8 +56,10 @@ def scores(
     if not inputs.processed and everything:
         return Scores(logits, temperatures)
 
+    masked, masks = masks_of(rows, inputs, which)
     silent = (inputs.silent[request] > rows.depth[which]) & np.isin(request, inputs.stops[0])
     edited = silent | inputs.penalised[request] | np.isin(request, inputs.bias[0])
+    edited[masked] = True
     cut = (inputs.top_k > 0) | (inputs.top_p < 1) | (inputs.min_p > 0)
     cut = cut[request] & (inputs.temperatures[request] > 0)
     touched = np.flatnonzero(edited | cut)
@@ -69,6 +72,7 @@ def scores(
     there = torch.as_tensor(touched, device=device)
     part = values[there].float()  # a copy, so that the caller's logits stay as they are
     no_number, no_limit = torch.isnan(part).any(dim=-1), torch.isposinf(part).any(dim=-1)
+    forbid(part, np.searchsorted(touched, masked), masks)
     _add_bias(part, request[touched], inputs)
     _penalise(part, which[touched], rows, inputs)
     _forbid_stops(part, np.where(silent, request, -1)[touched], inputs)

@@ -1,0 +1,45 @@
+"""Masks of tokens over many rows: what a request does not allow gets -inf, before all else.
+
+Mutates: the rows. Valid until: for ever. Raises: nothing. GIL: held but for torch's own work.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foresay.sampling.acceptance.rows import Longs, Rows
+from foresay.sampling.verification import VerificationBatch
+
+__all__ = ["forbid", "forbid_on_device", "masks_of"]
+
+
+def masks_of(
+    rows: Rows, inputs: VerificationBatch, which: Longs
+) -> tuple[Longs, NDArray[np.int32]]:
+    """Which of the rows `which` are masked, as places among these, and their masks."""
+    if not inputs.masked:
+        return np.empty(0, np.int64), np.empty((0, 0), np.int32)
+    masks, begins = inputs.masks
+    request = rows.request[which]
+    mine = np.flatnonzero(begins[request] >= 0)
+    owner = request[mine]
+    return mine, masks[begins[owner] + which[mine] - rows.starts[owner]]
+
+
+def forbid(part: Tensor, mine: Longs, masks: NDArray[np.int32]) -> None:
+    """Write -inf where the masks of the rows `mine` have no bit. For rows in the host's memory."""
+    barred = np.unpackbits(
+        ~masks.view(np.uint8), axis=1, count=part.shape[1], bitorder="little"
+    ).view(bool)
+    for row, mask in zip(mine.tolist(), torch.from_numpy(barred), strict=True):
+        part[row].masked_fill_(mask, -torch.inf)
+
+
+def forbid_on_device(part: Tensor, mine: Tensor, masks: Tensor) -> None:
+    """The same on any device, without a wait."""
+    bits = masks[:, :, None] >> torch.arange(32, dtype=torch.int32, device=masks.device) & 1
+    allowed = bits.view(len(masks), -1)[:, : part.shape[1]] > 0
+    part.index_copy_(0, mine, part[mine].masked_fill(~allowed, -torch.inf))

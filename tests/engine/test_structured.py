@@ -1,0 +1,243 @@
+"""Structured answers in the engine: the text of the plain loop under the same grammar, whatever is
+drafted, beside requests without a form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.asking import ASKED, GREEDY, Asked, prompts, rows_of, tokens_of
+from engine.drafters import Coupled, Scripted, near
+from foresay import Draft, DraftBatch, SamplingParams, StructuredOutputs
+from foresay.budget.policy import Fixed
+from foresay.drafters import MergeDrafter, NgramDrafter, RecycleDrafter, SuffixDrafter
+from foresay.engine.engine import Engine
+from foresay.engine.pages import PAGE
+from foresay.engine.plain import plain
+from foresay.engine.proposal import Proposal
+from foresay.engine.structured import without_illegal
+from foresay.errors import InputError, LogitsError
+from foresay.models.target import Target
+from foresay.structured.matcher import Grammar, GrammarMatcher
+from foresay.structured.tree import legal_nodes, tree_masks
+from structured.words import END, FORMS, WORDS, grammars
+
+STOPS = (END,)
+
+
+def asked_of(count: int, seed: int = 0) -> Asked:
+    """Requests with and without a form, mixed."""
+    forms = [*FORMS, None, None]
+    return [
+        (prompt, replace(ASKED[at % len(ASKED)], max_tokens=60, structured_outputs=form))
+        for at, prompt in enumerate(prompts(count, seed=seed))
+        for form in [forms[(at + seed) % len(forms)]]
+    ]
+
+
+def wanted(target: Target, asked: Asked, stops: tuple[int, ...] = STOPS) -> list[list[int]]:
+    """What the plain loop answers under the same grammars."""
+    texts = list[list[int]]()
+    for seed, (prompt, params) in enumerate(asked):
+        form = params.structured_outputs
+        grammar = None if form is None else grammars().compile(form)
+        texts.append(plain(rows_of(target), prompt, params, seed, stops, grammar))
+    return texts
+
+
+def engine_of(target: Target, drafter: Any = None, policy: Any = "fixed", **given: Any) -> Engine:
+    return Engine(target, drafter, policy=policy, grammars=grammars(), **given)
+
+
+def answered(engine: Engine, asked: Asked, stops: tuple[int, ...] = STOPS) -> list[Any]:
+    requests = [
+        engine.add(prompt, params, seed=seed, stops=stops)
+        for seed, (prompt, params) in enumerate(asked)
+    ]
+    engine.run()
+    engine.check_integrity()
+    return requests
+
+
+def scripted(target: Target, asked: Asked, wrong: float, seed: int = 0) -> Scripted:
+    texts = {tuple(p): text for (p, _), text in zip(asked, wanted(target, asked), strict=True)}
+    return Scripted(texts, wrong, seed=seed)
+
+
+DRAFTERS: dict[str, Any] = {
+    "none": lambda target, asked: None,
+    "right": lambda target, asked: scripted(target, asked, 0.0),
+    "trees": lambda target, asked: scripted(target, asked, 0.4),
+    "mostly wrong": lambda target, asked: scripted(target, asked, 0.9, 1),
+    "coupled": lambda target, asked: Coupled(near(rows_of(target), 0.5)),
+    "suffix": lambda target, asked: SuffixDrafter(),
+    "suffix in chains": lambda target, asked: SuffixDrafter(chain=True),
+    "merge": lambda target, asked: MergeDrafter(SuffixDrafter(), NgramDrafter()),
+    "recycle": lambda target, asked: RecycleDrafter(),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_same_texts(target: Target, name: str) -> None:
+    count = 9 if name == "coupled" else 18  # each of its drafts is a run of the model
+    asked = asked_of(count, seed=len(name))
+    requests = answered(engine_of(target, DRAFTERS[name](target, asked)), asked)
+    assert [request.error for request in requests] == [None] * count
+    assert tokens_of(requests) == wanted(target, asked)
+    assert {request.finish_reason for request in requests} <= {"stop", "length"}
+    if name in ("right", "trees"):
+        formed = [r for r in requests if r.params.structured_outputs is not None]
+        assert sum(r.stats.accepted for r in formed) > len(formed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_while_requests_wait_and_are_preempted(target: Target, seed: int) -> None:
+    asked = asked_of(14, seed=seed)
+    memory = 12 * PAGE * target.bytes_per_token
+    engine = engine_of(
+        target, scripted(target, asked, 0.3), memory=memory, max_running=5, max_rows=40
+    )
+    assert tokens_of(answered(engine, asked)) == wanted(target, asked)
+
+
+def test_with_the_adaptive_policy_and_replaced_weights(target: Target) -> None:
+    asked = asked_of(9, seed=5)
+    engine = engine_of(target, SuffixDrafter(), "adaptive")
+    requests = [engine.add(p, params, seed=s, stops=STOPS) for s, (p, params) in enumerate(asked)]
+    for _ in range(4):
+        engine.step()
+    engine._computed_with -= 1  # as after `replace_weights`: all is computed again
+    engine.run()
+    assert tokens_of(requests) == wanted(target, asked)
+
+
+def test_a_finished_answer_has_its_form(target: Target) -> None:
+    asked = [(prompt, replace(GREEDY, max_tokens=120, temperature=1.0)) for prompt in prompts(7)]
+    asked = [
+        (prompt, replace(params, structured_outputs=form))
+        for (prompt, params), form in zip(asked, FORMS, strict=True)
+    ]
+    for request in answered(engine_of(target), asked):
+        form = request.params.structured_outputs
+        assert form is not None
+        matcher = grammars().compile(form).matcher(STOPS)
+        told = [token for token in request.token_ids if token not in STOPS]
+        assert all(matcher.advance(token) for token in told)
+        assert matcher.accepts or request.finish_reason == "length" or matcher.free
+
+
+def test_it_ends_where_the_form_ends(target: Target) -> None:
+    """Without a token of its own for that, also if the ends of the model are ignored, or are not
+    allowed yet."""
+    params = replace(GREEDY, structured_outputs=StructuredOutputs(choice=["yes"]), max_tokens=9)
+    for stops, least in ((STOPS, 0), ((), 0), (STOPS, 9)):
+        asked = [([5, 6, 7], replace(params, min_tokens=least))]
+        for drafter in (None, Scripted({(5, 6, 7): [*WORDS.encode("yes"), 9, 9]}, 0.0)):
+            (request,) = answered(engine_of(target, drafter), asked, stops)
+            assert request.finish_reason == "stop" and request.error is None
+            assert WORDS.decode(request.token_ids) == "yes"
+
+
+def test_a_stop_within_the_form_ends_the_answer(target: Target) -> None:
+    form = StructuredOutputs(regex="ab(x|y)")
+    (own,) = WORDS.encode("ab")
+    params = replace(GREEDY, structured_outputs=form, stop=[own])
+    (request,) = answered(engine_of(target), [([5, 6], params)])
+    assert (request.finish_reason, request.token_ids) == ("stop", [own])
+    (request,) = answered(engine_of(target), [([5, 6], replace(params, stop=(), max_tokens=1))])
+    assert (request.finish_reason, request.token_ids) == ("length", [own])
+
+
+def test_illegal_drafts_cost_no_budget(target: Target) -> None:
+    """The policy never sees them; sampled drafts stay whole."""
+    engine = engine_of(target, None)
+    params = replace(GREEDY, structured_outputs=StructuredOutputs(choice=["yes", "no"]))
+    requests = [engine.add([5], params, stops=STOPS), engine.add([5], GREEDY, stops=STOPS)]
+    (yes,), wrong = WORDS.encode("yes"), WORDS.encode("<")[0]
+    draft = Draft([wrong, yes, wrong, wrong], [-1, -1, 0, 1])
+    given = Proposal(DraftBatch.of([draft, draft]))
+    known = without_illegal(requests, given).known
+    assert known is not None and known.tolist() == [False, True, False, False] + [True] * 4
+    sampled = Proposal(given.drafts, {0: np.ones((4, 128), np.float32)})
+    assert without_illegal(requests, sampled).known is None
+
+
+def test_a_tree_is_one_text_after_another() -> None:
+    """What is legal and masked at a node is what a matcher says that was told the whole text; and
+    the matcher of the tree is where it was."""
+    random = np.random.default_rng(0)
+    for form in FORMS:
+        grammar = grammars().compile(form)
+        matcher, text = grammar.matcher(STOPS), list[int]()
+        for _ in range(25):
+            if matcher.complete:
+                matcher.rollback(len(text))
+                text.clear()
+            size = int(random.integers(0, 9))
+            parents = [int(random.integers(-1, i)) for i in range(size)]
+            tokens = [likely(random, matcher) for _ in range(size)]
+            draft = Draft(tokens, parents)
+            legal, masks = legal_nodes(matcher, draft), tree_masks(matcher, draft)
+            assert len(matcher) == len(text)
+            assert (masks[0] == mask_behind(grammar, text)).all()
+            for node, parent in enumerate(parents):
+                above, at = list[int](), parent
+                while at >= 0:
+                    above, at = [tokens[at], *above], parents[at]
+                before = mask_behind(grammar, [*text, *above])
+                possible = parent < 0 or (legal[parent] and tokens[parent] not in STOPS)
+                assert legal[node] == (possible and has(before, tokens[node]))
+                behind = mask_behind(grammar, [*text, *above, tokens[node]])
+                if legal[node] and tokens[node] not in STOPS and behind is not None:
+                    assert (masks[node + 1] == behind).all()
+                else:
+                    assert (masks[node + 1] == -1).all()
+            token = likely(random, matcher)
+            if token not in STOPS and matcher.advance(token):
+                text.append(token)
+
+
+def likely(random: np.random.Generator, matcher: GrammarMatcher) -> int:
+    """A token that is often legal."""
+    row = np.zeros(matcher.grammar.words, np.int32)
+    matcher.fill_mask(row)
+    legal = [token for token in range(128) if has(row, token)]
+    return int(random.choice(legal)) if random.random() < 0.7 else int(random.integers(128))
+
+
+def has(row: Any, token: int) -> bool:
+    return row is not None and bool(row[token // 32] >> token % 32 & 1)
+
+
+def mask_behind(grammar: Grammar, text: Sequence[int]) -> Any:
+    """None where the form is complete, or the text is not legal."""
+    matcher = grammar.matcher(STOPS)
+    if not all(matcher.advance(token) for token in text) or matcher.complete:
+        return None
+    row = np.zeros(grammar.words, np.int32)
+    matcher.fill_mask(row)
+    return row
+
+
+def test_a_request_that_fails_harms_no_other(target: Target) -> None:
+    bias = dict.fromkeys(range(128), -np.inf)
+    form = StructuredOutputs(regex="x+")
+    lost = replace(GREEDY, structured_outputs=form, logit_bias=bias)
+    asked = [([5, 6], lost), ([7], replace(GREEDY, structured_outputs=form)), ([8, 9], GREEDY)]
+    requests = answered(engine_of(target, SuffixDrafter()), asked)
+    assert isinstance(requests[0].error, LogitsError) and "forbidden" in str(requests[0].error)
+    alone = answered(engine_of(target), asked[1:])
+    assert tokens_of(requests[1:]) == tokens_of(alone) and alone[0].error is None
+
+
+def test_an_engine_without_grammars_refuses(target: Target) -> None:
+    form = SamplingParams(structured_outputs=StructuredOutputs(regex="x"))
+    with pytest.raises(InputError, match="an engine without grammars"):
+        Engine(target, None, policy=Fixed()).add([5], form)
+    with pytest.raises(InputError, match="unclosed group"):
+        wrong = StructuredOutputs(regex="(x")
+        engine_of(target).add([5], replace(form, structured_outputs=wrong))

@@ -18,7 +18,7 @@ from foresay.arrays import check_positive
 from foresay.errors import InputError, ModelError
 from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.structured.lead import Lead
-from foresay.structured.library import begin, read_tokenizer
+from foresay.structured.library import begin, read_tokenizer, short
 from foresay.structured.matcher import Grammar, bytes_of
 from foresay.structured.trial import Trial
 
@@ -96,7 +96,7 @@ class Grammars:
             made = partial(begin, tokenizer, source)
             return Grammar(tokenizer, made, self._vocabulary, ends, lead)
         except ValueError as error:
-            raise InputError(f"structured_outputs is refused: {_short(error)}") from None
+            raise InputError(f"structured_outputs is refused: {short(error)}") from None
 
     def _tokenizer(self) -> LLTokenizer:
         if find_spec("llguidance") is None:
@@ -113,7 +113,7 @@ class Grammars:
             return read_tokenizer(text, ends)
         except (ModelError, ValueError) as error:
             raise InputError(
-                f"structured_outputs cannot be used with this model's tokenizer: {_short(error)}"
+                f"structured_outputs cannot be used with this model's tokenizer: {short(error)}"
             ) from None
 
 
@@ -161,10 +161,4 @@ def _source(outputs: StructuredOutputs) -> str:
         choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in outputs.choice or ())
         return LLMatcher.grammar_from_lark(f"start: {choices}")
     except ValueError as error:
-        raise InputError(f"structured_outputs is refused: {_short(error)}") from None
-
-
-def _short(error: object) -> str:
-    """What the library says, as one sentence."""
-    said = " ".join(str(error).split())
-    return said if len(said) <= 500 else f"{said[:500]} …"
+        raise InputError(f"structured_outputs is refused: {short(error)}") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-__all__ = ["begin", "limits", "read_tokenizer"]
+__all__ = ["begin", "limits", "read_tokenizer", "short"]
 
 
 def limits() -> LLParserLimits:
@@ -45,3 +45,9 @@ def begin(tokenizer: LLTokenizer, source: str) -> LLMatcher:
     if start.is_error():
         raise ValueError(start.get_error())
     return start
+
+
+def short(error: object) -> str:
+    """What the library says, as one sentence of at most 500 characters."""
+    said = " ".join(str(error).split())
+    return said if len(said) <= 500 else f"{said[:500]} …"

@@ -13,6 +13,7 @@ from contextlib import suppress
 from threading import Lock
 
 from foresay.errors import InputError
+from foresay.structured.library import short
 
 __all__ = ["Trial"]
 
@@ -52,7 +53,7 @@ class Trial:
                 if said == "+":
                     return
                 reason = said[1:] or "compiling it takes too long or too much memory"
-                raise InputError(f"structured_outputs is refused: {' '.join(reason.split())}")
+                raise InputError(f"structured_outputs is refused: {short(reason)}")
             with self._lock:
                 if self._process.poll() is not None:
                     self._finish()

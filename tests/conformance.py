@@ -25,6 +25,7 @@ from foresay.bench.replay import walk
 from foresay.drafters import (
     CorpusDrafter,
     ExternalDrafter,
+    GrammarDrafter,
     MergeDrafter,
     NgramDrafter,
     RecycleDrafter,
@@ -110,6 +111,8 @@ DRAFTERS: dict[str, Callable[[], Readable]] = {
     "merge with external drafts": lambda: MergeDrafter(SuffixDrafter(), ExternalDrafter()),
     "recycle": RecycleDrafter,
     "recycle, static": lambda: RecycleDrafter(context=1, tree="static"),
+    "grammar around suffix": lambda: GrammarDrafter(SuffixDrafter()),
+    "merge of suffix and grammar": lambda: MergeDrafter(SuffixDrafter(), GrammarDrafter()),
     "merge of suffix and recycle": lambda: MergeDrafter(SuffixDrafter(), RecycleDrafter()),
 }
 

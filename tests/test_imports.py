@@ -75,7 +75,7 @@ TORCH_FREE = {
     *(
         f"drafters/{name}"
         for name in (
-            *("__init__", "suffix", "ngram", "model", "self_draft"),
+            *("__init__", "suffix", "ngram", "model", "self_draft", "grammar"),
             *("decoding/__init__", "decoding/drafter", "decoding/shapes", "decoding/state"),
             "decoding/noise_weight",
             *("recycle/__init__", "recycle/drafter", "recycle/table_file"),
@@ -90,6 +90,7 @@ TORCH_FREE = {
     *(f"edge/{name}" for name in ("preset", "settings", "statistics", "stream", "text")),
     *("edge/text_patterns", "edge/text_rules", "drafters/lineup"),
     *("engine/proposal", "engine/text"),
+    *(f"structured/{name}" for name in ("__init__", "grammars", "lead", "matcher", "tree")),
     *(
         f"sampling/{name}"
         for name in (

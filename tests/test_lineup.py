@@ -17,7 +17,7 @@ from foresay.drafters import MergeDrafter
 from foresay.drafters.lineup import NAMES, Room, make_drafter, parts_of, with_external_drafts
 from foresay.errors import InputError, ModelError
 
-TEXTS = [n for n in NAMES if ":" not in n and n not in ("self", "recycle", "mtp")]
+TEXTS = [n for n in NAMES if ":" not in n and n not in ("self", "recycle", "mtp", "grammar")]
 """Drafters that need nothing of a model."""
 PLUSES = ["suffix+", "+suffix", "suffix++recycle"]
 STRANGERS = ["model:~nosuchuser/x", "eagle:~nosuchuser", "model:~nosuchuser/a+suffix"]

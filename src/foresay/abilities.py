@@ -16,6 +16,7 @@ from foresay.draft import DraftBatch
 from foresay.drafter import Drafter, ExternalDraft, Source
 from foresay.errors import InputError
 from foresay.sampling.signals import Signals
+from foresay.structured.grammars import Grammars
 from foresay.verdict import Wants
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "SupportsTenants",
     "SupportsVersions",
     "TakesExternalDrafts",
+    "UsesGrammars",
     "WeighsTime",
     "abilities_of",
     "check_drafter",
@@ -118,6 +120,14 @@ class FitsTarget(Protocol):
 
         Raises: InputError, TokenizerMismatch if it cannot draft for that one.
         """
+        ...
+
+
+class UsesGrammars(Protocol):
+    """Drafts text that the form of an answer forces."""
+
+    def use_grammars(self, grammars: Grammars, /) -> None:
+        """Those of the target's tokenizer, before any request."""
         ...
 
 
@@ -250,6 +260,7 @@ class Abilities:
     memory: ReportsMemory | None = None
     sources: ReportsSources | None = None
     fits: FitsTarget | None = None
+    grammars: UsesGrammars | None = None
     adopts: AdoptsDrafts | None = None
     starts: DraftsAsync | None = None
     looks_up: LooksUp | None = None

@@ -162,6 +162,7 @@ class Source(str, Enum):
     RECYCLED = "recycled", "recycled", "what the model found likely before"  # in such a place
     DRAFT_MODEL = "draft_model", "draft model", "a smaller model"  # or some of the target's layers
     HEAD = "head", "head", "over the model's hidden states"
+    GRAMMAR = "grammar", "grammar", "the only text that the form allows"
     EDGE = "edge", "edge", "an edge client"
     OTHER = "other", "other", "a drafter that does not say"
     MODEL = "", "the model's own token", "not drafted"

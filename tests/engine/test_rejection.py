@@ -22,7 +22,7 @@ from foresay.budget.load import Load
 from foresay.budget.policy import Fixed, Policy
 from foresay.budget.selected import SelectedNodes
 from foresay.drafters import SuffixDrafter
-from foresay.engine import engine as engine_module
+from foresay.engine import proposal as proposal_module
 from foresay.engine import request as request_module
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
@@ -108,7 +108,7 @@ def test_dropping_sampled_tokens_by_score_is_found(
     target: Target, rows: Near, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the engine guards against: the texts are no samples of the target then."""
-    monkeypatch.setattr(engine_module, "with_all_sampled", lambda chosen, proposal, load: chosen)
+    monkeypatch.setattr(proposal_module, "with_all_sampled", lambda chosen, proposal, load: chosen)
     assert p_value(target, texts_of(target, Drawing(rows), ByScore(k=3))) < 1e-6
 
 

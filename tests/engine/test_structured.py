@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 from engine.asking import ASKED, GREEDY, Asked, prompts, rows_of, tokens_of
-from engine.drafters import Coupled, Scripted, near
+from engine.drafters import Coupled, Drawing, Scripted, near
 from foresay import Draft, DraftBatch, SamplingParams, StructuredOutputs
 from foresay.budget.policy import Fixed
-from foresay.drafters import MergeDrafter, NgramDrafter, RecycleDrafter, SuffixDrafter
+from foresay.drafters import (
+    GrammarDrafter,
+    MergeDrafter,
+    NgramDrafter,
+    RecycleDrafter,
+    SuffixDrafter,
+)
+from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import plain
@@ -78,6 +85,11 @@ DRAFTERS: dict[str, Any] = {
     "suffix in chains": lambda target, asked: SuffixDrafter(chain=True),
     "merge": lambda target, asked: MergeDrafter(SuffixDrafter(), NgramDrafter()),
     "recycle": lambda target, asked: RecycleDrafter(),
+    "grammar": lambda target, asked: GrammarDrafter(),
+    "grammar around suffix": lambda target, asked: make_drafter("suffix", share="all"),
+    "grammar around trees": lambda target, asked: GrammarDrafter(scripted(target, asked, 0.4)),
+    "grammar around chains": lambda target, asked: GrammarDrafter(SuffixDrafter(chain=True)),
+    "grammar beside suffix": lambda target, asked: MergeDrafter(SuffixDrafter(), GrammarDrafter()),
 }
 
 
@@ -89,7 +101,7 @@ def test_the_same_texts(target: Target, name: str) -> None:
     assert [request.error for request in requests] == [None] * count
     assert tokens_of(requests) == wanted(target, asked)
     assert {request.finish_reason for request in requests} <= {"stop", "length"}
-    if name in ("right", "trees"):
+    if name in ("right", "trees", "grammar"):
         formed = [r for r in requests if r.params.structured_outputs is not None]
         assert sum(r.stats.accepted for r in formed) > len(formed)
 
@@ -221,6 +233,32 @@ def mask_behind(grammar: Grammar, text: Sequence[int]) -> Any:
     row = np.zeros(grammar.words, np.int32)
     matcher.fill_mask(row)
     return row
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_a_device_the_others_run_ahead(device: Any, seed: int) -> None:
+    """A mask needs the token before it: a step with a structured request waits for that."""
+    asked = asked_of(10, seed=seed)
+    engine = engine_of(device, SuffixDrafter() if seed else None, "none")
+    requests = answered(engine, asked)
+    assert tokens_of(requests) == wanted(device.target, asked)
+    assert not any(r.foreseeable for r in requests if r.params.structured_outputs is not None)
+    before = device.ahead
+    answered(engine, [(prompt, GREEDY) for prompt, _ in asked])
+    assert device.ahead > before
+
+
+def test_rejection_keeps_to_the_form(target: Target) -> None:
+    """Sampled drafts are not cut, and what the form forbids has no chance."""
+    asked = [(p, replace(params, rule="rejection")) for p, params in asked_of(9, seed=1)]
+    for drafter in (Drawing(near(rows_of(target), 1.0)), scripted(target, asked_of(9, 1), 0.3)):
+        for request in answered(engine_of(target, drafter), asked):
+            assert request.error is None
+            form = request.params.structured_outputs
+            if form is not None:
+                matcher = grammars().compile(form).matcher(STOPS)
+                told = [token for token in request.token_ids if token not in STOPS]
+                assert all(matcher.advance(token) for token in told)
 
 
 def test_a_request_that_fails_harms_no_other(target: Target) -> None:

@@ -306,7 +306,7 @@ PYTHON = (
     Mutant(
         "a tokenizer file cuts prompts",
         "src/foresay/models/tokenizer_readers.py",
-        "        inner.no_truncation()\n",
+        "    inner.no_truncation()\n",
         "",
         "tests/models/test_tokenizer.py::test_texts_are_neither_cut_nor_padded_nor_cleaned",
     ),
@@ -369,5 +369,71 @@ PYTHON = (
         "gains[drafts.depths[found.order] <= _TOKENS_AHEAD] = 0",
         "gains[drafts.depths[found.order] <= _TOKENS_AHEAD] += 9",
         "tests/engine/test_probes.py::test_many_answers_at_once",
+    ),
+    # ---- structured answers ---------------------------------------------------------------------
+    Mutant(
+        "masks are those of the node before",
+        "src/foresay/structured/tree.py",
+        "        matcher.fill_mask(masks[node + 1])\n",
+        "        matcher.fill_mask(masks[node])\n",
+        "tests/engine/test_structured.py::test_a_tree_is_one_text_after_another",
+    ),
+    Mutant(
+        "a grammar stays at the end of a draft",
+        "src/foresay/structured/tree.py",
+        "            waiting += [(child, depth + 1) for child in reversed(children[node + 1])]\n"
+        "    matcher.rollback(len(matcher) - begin)\n",
+        "            waiting += [(child, depth + 1) for child in reversed(children[node + 1])]\n",
+        "tests/engine/test_structured.py::test_a_tree_is_one_text_after_another",
+    ),
+    Mutant(
+        "an answer may end before its form does",
+        "src/foresay/structured/matcher.py",
+        "        if self._inner.is_accepting():\n            row |= self._stops\n",
+        "        row |= self._stops\n",
+        "tests/structured/test_grammars.py::test_an_answer_ends_only_where_the_grammar_accepts",
+    ),
+    Mutant(
+        "what ends the lead is not looked at behind it",
+        "src/foresay/structured/matcher.py",
+        "            if len(barred):\n",
+        "            if False:\n",
+        "tests/structured/test_grammars.py"
+        "::test_before_the_form_only_what_breaks_its_beginning_is_masked",
+    ),
+    Mutant(
+        "every row of a draft has the mask of its first",
+        "src/foresay/sampling/acceptance/masks.py",
+        "masks[begins[owner] + which[mine] - rows.starts[owner]]",
+        "masks[begins[owner]]",
+        "tests/sampling/test_verify.py::test_chosen_drafts",
+    ),
+    Mutant(
+        "an answer goes on behind the end of its form",
+        "src/foresay/engine/request.py",
+        "self.last in self._ask.stops or (self.matcher is not None and self.matcher.complete)",
+        "self.last in self._ask.stops",
+        "tests/engine/test_structured.py::test_it_ends_where_the_form_ends",
+    ),
+    Mutant(
+        "illegal drafts are verified",
+        "src/foresay/engine/structured.py",
+        "            known[begin:end] &= legal\n",
+        "",
+        "tests/engine/test_structured.py::test_illegal_drafts_cost_no_budget",
+    ),
+    Mutant(
+        "a structured request runs ahead of its mask",
+        "src/foresay/engine/request.py",
+        "            or params.structured_outputs is not None\n",
+        "",
+        "tests/engine/test_structured.py::test_on_a_device_the_others_run_ahead",
+    ),
+    Mutant(
+        "the drafter within is told of forced nodes as if they were its own",
+        "src/foresay/drafters/grammar.py",
+        "        path.append(form.last.own[node])\n",
+        "        path.append(node)\n",
+        "tests/drafters/test_grammar.py::test_the_inner_drafter_is_told_in_its_own_numbers",
     ),
 )

@@ -33,28 +33,28 @@ class _Words:
         pieces = [*_CHARACTERS, *dict.fromkeys("".join(pair) for pair in merges)]
         pieces = pieces[:END]
         known = [pair for pair in merges if {*pair, "".join(pair)} <= {*pieces}]
-        self._inner = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, known))
-        self._inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self._inner.decoder = decoders.ByteLevel()
+        self.inner = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, known))
+        self.inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self.inner.decoder = decoders.ByteLevel()
         filler = [f"<filler {n}>" for n in range(END - len(pieces))]
-        self._inner.add_special_tokens(
+        self.inner.add_special_tokens(
             [AddedToken(text, special=True) for text in [*filler, "<end>"]]
         )
-        assert self._inner.token_to_id("<end>") == END
+        assert self.inner.token_to_id("<end>") == END
 
     def serialized(self) -> str:
-        return str(self._inner.to_str())
+        return str(self.inner.to_str())
 
     def piece(self, token: int, /) -> str | None:
-        found: str | None = self._inner.id_to_token(token)
+        found: str | None = self.inner.id_to_token(token)
         return found
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, tokens: list[int]) -> str:
-        return str(self._inner.decode(tokens))
+        return str(self.inner.decode(tokens))
 
 
 WORDS = _Words()

@@ -62,6 +62,10 @@ def generate(
     seed: asking.Seed = None,
     n: Annotated[int, typer.Option("-n", help="Answers to each prompt.")] = 1,
     stop: asking.Stop = None,
+    json_schema: asking.JsonSchema = None,
+    regex: asking.Regex = None,
+    choice: asking.Choice = None,
+    grammar: asking.Grammar = None,
     raw: asking.Raw = False,
     dtype: Dtype = "auto",
     quantize: Quantize = None,
@@ -87,6 +91,8 @@ def generate(
       foresay generate --file prompts.txt --json > answers.jsonl
       cat question.txt | foresay generate --max-tokens 64
       foresay generate "Once upon a time" --raw --sources
+      foresay generate "Name a colour." --choice red --choice green
+      foresay generate "Bob is 33." --json-schema person.json
 
     The JSON objects have prompt, text, token_ids, finish_reason and stats.
 
@@ -107,6 +113,7 @@ def generate(
         seed=seed,
         n=n,
         stop=tuple(stop or ()),
+        structured_outputs=asking.form_of(json_schema, regex, choice, grammar),
     )
     require_engine("generate")
     check_names(drafter, policy, corpus)

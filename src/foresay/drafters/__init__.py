@@ -6,6 +6,7 @@ CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 RecycleDrafter  what the target itself found likely before: Token Recycling
 MergeDrafter    several drafters' drafts in one tree
+GrammarDrafter  text that the form of an answer forces; around another drafter, or alone
 ExternalDrafter what comes from outside, such as from edge clients; a member of a MergeDrafter
 WorkerDrafter   any of these that draft from the text alone, in a process of its own
 ModelDrafter    a smaller model
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from foresay.drafters.eagle import EagleDrafter as EagleDrafter
     from foresay.drafters.external import ExternalDrafter
+    from foresay.drafters.grammar import GrammarDrafter
     from foresay.drafters.merge import MergeDrafter
     from foresay.drafters.model import ModelDrafter
     from foresay.drafters.mtp import MtpDrafter as MtpDrafter
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CorpusDrafter",
     "ExternalDrafter",
+    "GrammarDrafter",
     "MergeDrafter",
     "ModelDrafter",
     "NgramDrafter",
@@ -47,6 +50,7 @@ _HOMES = {
     "CorpusDrafter": "suffix",
     "EagleDrafter": "eagle",  # not in __all__: `import *` must not need torch
     "ExternalDrafter": "external",
+    "GrammarDrafter": "grammar",
     "MergeDrafter": "merge",
     "ModelDrafter": "model",
     "MtpDrafter": "mtp",  # likewise

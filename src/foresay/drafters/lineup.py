@@ -30,11 +30,12 @@ Share = Literal["none", "group", "all"]
 """What requests draft from each other: nothing, their group, or that and all finished answers."""
 
 NAMES = {
-    "suffix": "our default: all sources, scored and calibrated",
+    "suffix": "our default: all sources, scored and calibrated; and what a form forces",
     "sam": "SAM-Decoding's rule on our automaton",
     "ngram": "prompt lookup in own text only: the longest repeated n-gram up to 3, latest place",
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
+    "grammar": "the text that the form of a structured answer forces",
     "recycle": "Token Recycling: what the target found likely before",
     "recycle:FILE": "the same, beginning with a file of RecycleDrafter.save (for no tenant)",
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
@@ -54,7 +55,7 @@ _NAMING = {
 }
 """After their colon a file, folder, model or drafter follows, which may have a + in it."""
 _PREFIXES = tuple(f"{kind}:" for kind in _NAMING)
-_ALONE = ("suffix", "sam", "ngram", "corpus", "merge", "recycle", "self", "mtp")
+_ALONE = ("suffix", "sam", "ngram", "corpus", "merge", "grammar", "recycle", "self", "mtp")
 _WITH_CORPUS = ("suffix", "sam", "corpus", "merge")
 
 
@@ -161,7 +162,7 @@ def make_drafter(
         others = replace(setting, corpus=none)
     made = [_made(part, setting if own else others) for part, own in zip(parts, uses, strict=True)]
     if len(made) == 1:
-        return made[0]
+        return drafters.GrammarDrafter(made[0]) if parts == ["suffix"] else made[0]
     return drafters.MergeDrafter(*made, rule="first" if name.startswith(_FIRST) else "union")
 
 
@@ -205,9 +206,9 @@ def _check_folders(name: str, parts: list[str]) -> None:
 
 
 def sees_target(part: str) -> bool:
-    """Whether a drafter, one of `parts_of`, needs more of the target than its tokens: it works in
-    the target's process only."""
-    return part.partition(":")[0] in ("self", "recycle", "mtp", "eagle")
+    """Whether a drafter, one of `parts_of`, needs more of the target than its tokens, as its
+    tokenizer's grammars: it works in the target's process only."""
+    return part.partition(":")[0] in ("self", "recycle", "mtp", "eagle", "grammar")
 
 
 def check_drafter_name(name: str) -> None:
@@ -252,6 +253,8 @@ def _made(part: str, setting: _Setting) -> Drafter[Any]:
             return drafters.NgramDrafter()
         case "corpus":
             return _corpus(chain=setting.chain, **setting.corpus)
+        case "grammar":
+            return drafters.GrammarDrafter()
         case "merge":
             return drafters.MergeDrafter(_made("suffix", setting), drafters.NgramDrafter())
         case "recycle":

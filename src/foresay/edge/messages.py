@@ -120,11 +120,11 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     def of(cls, params: SamplingParams) -> Sampling:
         """The parameters of a request, without max_tokens and seed, which are `Open`'s.
 
-        Raises: InputError for log probabilities, several answers, rule rejection, and another order
-        of processors.
+        Raises: InputError for log probabilities, several answers, rule rejection, another order
+        of processors, and a form of the answer.
         """
-        order = ("processor_order", PROCESSORS)
-        for name, only in (("logprobs", None), ("n", 1), ("rule", "match"), order):
+        order, form = ("processor_order", PROCESSORS), ("structured_outputs", None)
+        for name, only in (("logprobs", None), ("n", 1), ("rule", "match"), order, form):
             if getattr(params, name) != only:
                 raise InputError(
                     f"{name} is {getattr(params, name)!r}; expected {only!r}: an edge stream has "

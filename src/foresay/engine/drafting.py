@@ -24,6 +24,7 @@ from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import CorpusError, ForesayError, InputError, StateError, UnknownGroup
 from foresay.models.target import Target
+from foresay.structured.grammars import Grammars
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["CheckedDrafter"]
@@ -39,6 +40,7 @@ class CheckedDrafter:
     target        drafted tokens outside of its vocabulary are dropped; drafters may share its keys
                   and values
     tokenizer_hash  of the target's tokenizer, if it is known: a drafter of another one refuses
+    grammars      of the target's tokenizer, if there are any: for drafters that use them
     with_sources  whether to ask where drafted tokens came from
 
     Mutates: the drafter, which is told of the target here, and the requests' drafter states.
@@ -52,9 +54,12 @@ class CheckedDrafter:
         target: Target,
         *,
         tokenizer_hash: bytes | None = None,
+        grammars: Grammars | None = None,
         with_sources: bool = False,
     ) -> None:
         self._able = abilities_of(drafter)
+        if self._able.grammars is not None and grammars is not None:
+            self._able.grammars.use_grammars(grammars)
         if self._able.fits is not None:
             self._able.fits.fit(target, tokenizer_hash)
         if drafter is not None:

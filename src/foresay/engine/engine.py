@@ -98,9 +98,8 @@ class Engine:
             check_positive(value, name)
         check_flag(with_sources, "with_sources")
         check_target(target)
-        self.drafter = CheckedDrafter(
-            drafter, target, tokenizer_hash=tokenizer_hash, with_sources=with_sources
-        )
+        known: Any = {"tokenizer_hash": tokenizer_hash, "grammars": grammars}
+        self.drafter = CheckedDrafter(drafter, target, with_sources=with_sources, **known)
         pages = Pages.within(memory, target.bytes_per_token)
         self.target = target
         make_policy(policy)  # an invalid one is refused before the long work

@@ -34,7 +34,11 @@ class SchemeStep:
     p: tuple[Probs, ...]
     """The target's probs: after the text so far, and after each node."""
     raw: tuple[Probs, ...]
-    """The same before the processors. No right verifier looks at them."""
+    """The same before the processors. No right verifier looks at them, nor at the next two."""
+    unmasked: tuple[Probs, ...]
+    """What `p` would be without the mask."""
+    allowed: tuple[tuple[int, ...], ...]
+    """The tokens that the mask leaves in each of these places."""
 
 
 Verify: TypeAlias = Callable[[SchemeStep, Chance], Sequence[int]]
@@ -61,8 +65,10 @@ def step_of(world: World, text: Text, tree: Tree) -> SchemeStep:
     texts = [text]
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
         texts.append((*texts[parent + 1], token))
-    p, raw = (tuple(table[t] for t in texts) for table in (world.p, world.raw))
-    return SchemeStep(len(text), tree, p, raw)
+    p, raw, unmasked = (
+        tuple(table[t] for t in texts) for table in (world.p, world.raw, world.unmasked)
+    )
+    return SchemeStep(len(text), tree, p, raw, unmasked, tuple(world.allowed[t] for t in texts))
 
 
 def rejection(step: SchemeStep, chance: Chance) -> list[int]:

@@ -45,6 +45,10 @@ class World:
     """The target's probs, after the processors: what the text must follow."""
     raw: Table
     """The target's probs before them."""
+    allowed: Mapping[Text, tuple[int, ...]]
+    """The tokens that a grammar allows after a text: all of them in two worlds of three."""
+    unmasked: Table
+    """What `p` would be if all tokens were allowed."""
     q: tuple[Table, Table]
     """The probs of two small models."""
     chosen: Mapping[Text, tuple[int, ...]]
@@ -62,11 +66,15 @@ def world_of(seed: int, index: int) -> World:
     processor = random.choice((_hotter, _banning, _penalised))
     texts = [t for size in range(length) for t in product(range(vocabulary), repeat=size)]
     raw = {text: _random_probs(random, vocabulary, fineness) for text in texts}
-    p = {text: processor(probs, text) for text, probs in raw.items()}
+    allowed = _allowed(Random(f"{name}/allowed"), raw, vocabulary)
+    unmasked = {text: processor(probs, text) for text, probs in raw.items()}
+    p = {text: processor(_masked(probs, allowed[text]), text) for text, probs in raw.items()}
     first, second = ({t: _companion(random, p[t], fineness) for t in texts} for _ in range(2))
     chosen = {t: tuple(random.choices(range(vocabulary), k=MAX_NODES)) for t in texts}
     parents = _shape(random, random.randint(1, MAX_NODES), length - 1)
-    return World(name, vocabulary, length, p, raw, (first, second), chosen, parents)
+    return World(
+        name, vocabulary, length, p, raw, allowed, unmasked, (first, second), chosen, parents
+    )
 
 
 def normalised(weights: Iterable[Fraction | int]) -> Probs:
@@ -105,6 +113,21 @@ def _companion(random: Random, p: Probs, fineness: int) -> Probs:
     if kind < 0.5:
         return normalised(a + b for a, b in zip(p, free, strict=True))
     return free
+
+
+def _allowed(random: Random, raw: Table, size: int) -> dict[Text, tuple[int, ...]]:
+    """In every third world some tokens are forbidden after some texts; one that the target may
+    write is always allowed."""
+    every, masks = tuple(range(size)), random.random() < 1 / 3
+    found: dict[Text, tuple[int, ...]] = {}
+    for text, probs in raw.items():
+        some = tuple(sorted(random.sample(every, random.randint(1, size)))) if masks else every
+        found[text] = some if any(probs[v] for v in some) else every
+    return found
+
+
+def _masked(probs: Probs, allowed: Sequence[int]) -> Probs:
+    return normalised(w if v in allowed else 0 for v, w in enumerate(probs))
 
 
 def _shape(random: Random, nodes: int, depth: int) -> tuple[int, ...]:

@@ -108,6 +108,28 @@ def _timeout(step: SchemeStep, chance: Chance) -> list[int]:
     return rejection(step, chance)
 
 
+def _masked_late(step: SchemeStep, chance: Chance) -> list[int]:
+    """Verifies without the mask. A token that the mask forbids becomes the likeliest it allows."""
+    emitted, node = rejection(replace(step, p=step.unmasked), chance), -1
+    tokens, parents, _ = step.tree
+    for at, token in enumerate(emitted):
+        allowed, p = step.allowed[node + 1], step.p[node + 1]
+        if token not in allowed:
+            return [*emitted[:at], max(allowed, key=lambda v: (p[v], -v))]
+        below = [n for n, parent in enumerate(parents) if parent == node and tokens[n] == token]
+        node = below[0] if below else node
+    return emitted
+
+
+def _injected(step: SchemeStep, chance: Chance) -> list[int]:
+    """Where the mask forbids anything, the first drafted token that it allows is not verified: so
+    is a text injected that a grammar forces, though other tokens could write it, too."""
+    tokens, allowed = step.tree.tokens, step.allowed[0]
+    if tokens and tokens[0] in allowed and len(allowed) < len(step.p[0]):
+        return [tokens[0]]
+    return rejection(step, chance)
+
+
 def _rows(step: SchemeStep, chance: Chance) -> list[int]:
     """Each path of the tree samples its own tokens of the target; the longest that agrees wins."""
     tokens, parents, _ = step.tree
@@ -213,6 +235,16 @@ _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
         "Commits the first drafted token where no answer comes in time.",
         _SAMPLED,
         _timeout,
+    ),
+    "mask-after-the-choice": (
+        "Verifies without the mask, and replaces what it forbids.",
+        _CHOSEN,
+        _masked_late,
+    ),
+    "forced-injected": (
+        "Commits a forced token as the tokenizer writes it, without verifying it.",
+        _CHOSEN,
+        _injected,
     ),
     "bonus-row": (
         "After a draft accepted whole, samples from the row before.",

@@ -16,7 +16,7 @@ from foresay.errors import ModelError
 if TYPE_CHECKING:
     from foresay.models.chat_template import ChatTemplate
 
-__all__ = ["NAMED", "FileTokenizer", "TransformersTokenizer"]
+__all__ = ["NAMED", "FileTokenizer", "TransformersTokenizer", "serialized"]
 
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 """The special tokens that models have."""
@@ -43,9 +43,7 @@ class FileTokenizer:
     """What transformers calls it."""
 
     def __init__(self, inner: Inner, special: Mapping[str, str], template: str | None) -> None:
-        inner.no_truncation()
-        inner.no_padding()
-        self._inner = inner
+        self._inner = _uncut(inner)
         self.special = dict(special)
         self.template = template
 
@@ -170,12 +168,24 @@ class TransformersTokenizer:
         return piece if isinstance(piece, str) else None
 
     def serialized(self) -> str:
-        if not self._inner.is_fast:
-            raise ModelError(f"it is a {self.kind}, which has no tokenizer.json")
-        inner = copy(self._inner.backend_tokenizer)
-        inner.no_truncation()
-        inner.no_padding()
-        return str(inner.to_str())
+        return serialized(self._inner)
+
+
+def serialized(tokenizer: Any) -> str:
+    """A tokenizer of transformers as the text of a tokenizer.json.
+
+    Raises: ModelError for one that is none of the fast ones.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(f"it is a {type(tokenizer).__name__}, which has no tokenizer.json")
+    return str(_uncut(copy(tokenizer.backend_tokenizer)).to_str())
+
+
+def _uncut(inner: Inner) -> Inner:
+    """The tokenizer, which gives all tokens of a text and no others from now on."""
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
 
 
 def _object(path: Path) -> dict[str, Any] | None:

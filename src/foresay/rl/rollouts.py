@@ -20,6 +20,7 @@ from torch import Tensor
 from foresay.arrays import Int32s, IntsLike, as_items, as_tokens, check_callable, check_positive
 from foresay.budget.policy import Policy
 from foresay.drafter import Drafter
+from foresay.drafters.grammar import GrammarDrafter
 from foresay.drafters.lineup import make_drafter
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.engine import Engine
@@ -31,6 +32,7 @@ from foresay.rl.history import PromptHistory
 from foresay.rl.steplog import RolloutStats, StepRecord
 from foresay.sampling.noise import Doubles, seed_of_sample
 from foresay.sampling.params import SamplingParams, check_seed
+from foresay.structured.grammars import Grammars
 
 __all__ = ["Order", "Rollout", "Rollouts", "rollout_drafter"]
 
@@ -78,6 +80,7 @@ class Rollouts:
     memory         bytes for the KV cache
     max_running    samples in one step; the others wait
     max_rows       prompt tokens in one step
+    grammars       of the target's tokenizer, for answers that are to have a form
     progress       called while steps are timed, which takes seconds
 
     `steps` and `stats` tell of the last rollout.
@@ -97,6 +100,7 @@ class Rollouts:
         memory: int = 4 << 30,
         max_running: int = 256,
         max_rows: int = 512,
+        grammars: Grammars | None = None,
         progress: Progress = silent,
     ) -> None:
         if order not in get_args(Order):
@@ -104,7 +108,8 @@ class Rollouts:
         self._answers = PromptHistory(versions, history_bytes)
         self._versions, self._order = versions, order
         if drafter == "suffix":
-            drafter = rollout_drafter(history_bytes)
+            own = rollout_drafter(history_bytes)
+            drafter = own if grammars is None else GrammarDrafter(own)
         elif isinstance(drafter, str):
             drafter = None if drafter == "none" else make_drafter(drafter, share="all")
         self._told_tokens = history_bytes // _BYTES_PER_TOKEN  # of earlier answers, to all groups
@@ -115,6 +120,7 @@ class Rollouts:
             memory=memory,
             max_running=max_running,
             max_rows=max_rows,
+            grammars=grammars,
             progress=progress,
         )
         self._version_told = self.engine.version

@@ -6,6 +6,7 @@ A node costs one advance, however many lie below it. The matcher is where it was
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,21 @@ from numpy.typing import NDArray
 from foresay.draft import Draft
 from foresay.structured.matcher import GrammarMatcher, Words
 
-__all__ = ["legal_nodes", "tree_masks"]
+__all__ = ["Completed", "completed", "legal_nodes", "tree_masks"]
+
+
+class Completed(NamedTuple):
+    """The legal nodes of a draft, and the text that is forced between and behind them.
+
+    tokens, parents  its nodes, parents before children
+    own     the node of the draft that each of them is; -1 for one that the draft has not
+    forced  whether it is of a text that the grammar forces
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    own: list[int]
+    forced: list[bool]
 
 
 def legal_nodes(matcher: GrammarMatcher, draft: Draft) -> NDArray[np.bool_]:
@@ -54,6 +69,52 @@ def tree_masks(matcher: GrammarMatcher, draft: Draft) -> Words:
     return masks
 
 
+def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> Completed:
+    """A draft without what the grammar forbids, and with the texts that it forces: where it leaves
+    one text to write, that text; each at most `most` nodes long.
+
+    Mutates: the matcher, and back. Raises: as the matcher, which is of no use then.
+    """
+    children, begin = _children(draft), len(matcher)
+    tokens, found = draft.tokens.tolist(), Completed([], [], [], [])
+
+    def add(token: int, parent: int, own: int, forced: bool) -> int:
+        for column, value in zip(found, (token, parent, own, forced), strict=True):
+            column.append(value)  # type: ignore[attr-defined]
+        return len(found.tokens) - 1
+
+    waiting: list[tuple[int, int, int]] = []  # a node of the draft, the place above it, its depth
+
+    def reach(node: int, own: int | None, depth: int) -> None:
+        """The matcher is at a place, where the draft has the node `own`, or none."""
+        while forced := matcher.forced()[: max(most - depth, 0)]:
+            for token in forced:
+                below = [] if own is None else children[own + 1]
+                own = next((child for child in below if tokens[child] == token), None)
+                node = add(token, node, -1 if own is None else own, True)
+                matcher.advance(token)
+            depth += len(forced)
+        if own is not None:
+            waiting.extend((child, node, depth) for child in reversed(children[own + 1]))
+
+    reach(-1, -1, 0)
+    while waiting:
+        child, node, depth = waiting.pop()
+        matcher.rollback(len(matcher) - begin - depth)
+        if matcher.advance(tokens[child]):
+            reach(add(tokens[child], node, child, False), child, depth + 1)
+    matcher.rollback(len(matcher) - begin)
+    return found
+
+
+def _children(draft: Draft) -> list[list[int]]:
+    """The nodes below the text, and below each node."""
+    children: list[list[int]] = [[] for _ in range(len(draft) + 1)]
+    for node, parent in enumerate(draft.parents.tolist()):
+        children[parent + 1].append(node)
+    return children
+
+
 def _ends(matcher: GrammarMatcher, token: int) -> bool:
     """Whether the answer ends with this token, so that the grammar is not told of it."""
     return token in matcher.stops
@@ -67,10 +128,7 @@ def _walk(
 ) -> None:
     """Depth first. `enter(node)` says before each node whether it is gone to, `visit(node)` is
     called behind it, where the answer goes on."""
-    children: list[list[int]] = [[] for _ in range(len(draft) + 1)]
-    for node, parent in enumerate(draft.parents.tolist()):
-        children[parent + 1].append(node)
-    begin, tokens = len(matcher), draft.tokens.tolist()
+    children, begin, tokens = _children(draft), len(matcher), draft.tokens.tolist()
     waiting = [(node, 0) for node in reversed(children[0])]
     while waiting:
         node, depth = waiting.pop()

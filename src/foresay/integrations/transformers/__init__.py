@@ -11,6 +11,7 @@ text at a time. Each field of the caller's GenerationConfig is honoured, or refu
 batches     the first
 candidates  the second
 arguments   the arguments of a call as sampling parameters, or why they are refused
+forms       grammars over the tokens of the caller's tokenizer
 twin        a target that uses the caller's weights and leaves the model as it is
 """
 

@@ -17,6 +17,7 @@ from transformers.generation import stopping_criteria as ends
 
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.structured_outputs import StructuredOutputs
 
 __all__ = [
     "check_call",
@@ -112,8 +113,10 @@ def check_config(config: GenerationConfig, where: str = "custom_generate=generat
             )
 
 
-def params_of(config: GenerationConfig, width: int) -> SamplingParams:
-    """The sampling parameters, after prompts of `width` tokens.
+def params_of(
+    config: GenerationConfig, width: int, form: StructuredOutputs | None = None
+) -> SamplingParams:
+    """The sampling parameters, after prompts of `width` tokens, of answers with this form.
 
     Raises: InputError.
     """
@@ -125,6 +128,7 @@ def params_of(config: GenerationConfig, width: int) -> SamplingParams:
         )
     common: dict[str, Any] = {
         "max_tokens": most,
+        "structured_outputs": form,
         "min_tokens": least,
         "repetition_penalty": config.repetition_penalty or 1.0,
         "logit_bias": dict.fromkeys(map(int, config.suppress_tokens or ()), -np.inf),

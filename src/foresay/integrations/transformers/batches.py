@@ -28,8 +28,10 @@ from foresay.integrations.transformers.arguments import (
     prompts_of,
     stop_strings_of,
 )
+from foresay.integrations.transformers.forms import grammars_of
 from foresay.integrations.transformers.twin import held_for
 from foresay.sampling.noise import seed_of_sample
+from foresay.sampling.structured_outputs import StructuredOutputs
 
 __all__ = ["generate"]
 
@@ -46,6 +48,7 @@ def generate(
     seed: int | None = None,
     memory: int = 4 << 30,
     tokenizer: Any = None,
+    structured_outputs: StructuredOutputs | None = None,
     **model_kwargs: Any,
 ) -> Tensor:
     """Prompts and answers, as `model.generate` gives them: [batch, longest], padded on the right.
@@ -56,7 +59,8 @@ def generate(
     seed       of sampling; None: drawn from torch's default generator
     memory     bytes for the KV cache; on a GPU it stays taken as long as the model lives
     tokenizer  needed with the GenerationConfig's stop_strings, as always; they end an answer as in
-               transformers, also before min_new_tokens
+               transformers, also before min_new_tokens; and with structured_outputs
+    structured_outputs  the form that the answers have, which transformers itself has not
 
     Greedy answers are those of `model.generate`, in bfloat16 up to the rounding of its kernels and
     ours; sampled ones have the same distribution, and other random numbers. Each text stands alone:
@@ -79,7 +83,7 @@ def generate(
     texts = stop_strings_of(stopping_criteria, generation_config, stops)
     if texts and not stops and len(prompts) > 1:
         raise InputError("eos_token_id is None; expected one for stop_strings with several texts")
-    params = params_of(generation_config, input_ids.shape[1])
+    params = params_of(generation_config, input_ids.shape[1], structured_outputs)
     held = held_for(model, memory)
     longest = max(map(len, prompts)) + params.max_tokens
     if longest > held.target.context:
@@ -91,7 +95,10 @@ def generate(
         seed = int(torch.randint(0, 1 << 62, ())) if not params.greedy else 0
     each = generation_config.num_return_sequences or 1
     with held.lock:
-        engine = held.engine(drafter, policy, memory)
+        grammars = None
+        if structured_outputs is not None:
+            grammars = grammars_of(tokenizer, stops, held.target.vocabulary)
+        engine = held.engine(drafter, policy, memory, grammars)
         requests: list[Request] = []
         try:
             for first in range(0, len(prompts), each):

@@ -31,6 +31,7 @@ from foresay.errors import UnsupportedModel
 from foresay.models.load_transformers import target_of
 from foresay.models.replacing import tensors_of
 from foresay.models.target import LoadedTarget
+from foresay.structured.grammars import Grammars
 
 __all__ = ["DTYPES", "Held", "copied", "held_for", "refuse_hooks"]
 
@@ -58,17 +59,28 @@ class Held:
     lock: Lock = field(default_factory=Lock)
     engines: dict[Any, tuple[Drafter[Any] | None, Engine]] = field(default_factory=dict)
 
-    def engine(self, drafter: str | Drafter[Any], policy: str, memory: int) -> Engine:
-        """The engine with this drafter, policy and memory: one of the last few, or a new one.
-        For a new call: what was computed with other weights is not used.
+    def engine(
+        self,
+        drafter: str | Drafter[Any],
+        policy: str,
+        memory: int,
+        grammars: Grammars | None = None,
+    ) -> Engine:
+        """The engine with these: one of the last few, or a new one. For a new call: what was
+        computed with other weights is not used.
 
         Raises: InputError for arguments that an engine does not take.
         """
-        key = (drafter if isinstance(drafter, str) else id(drafter), policy, memory)
+        which = drafter if isinstance(drafter, str) else id(drafter)
+        key = (which, policy, memory, grammars)
         if key not in self.engines:
             made_drafter, own = drafter_of(drafter, device=self.device), self.target.memory
             made = Engine(
-                self.target, made_drafter, policy=policy, memory=memory if own is None else own
+                self.target,
+                made_drafter,
+                policy=policy,
+                memory=memory if own is None else own,
+                grammars=grammars,
             )
             while len(self.engines) >= _ENGINES:
                 del self.engines[next(iter(self.engines))]  # the least recently used

@@ -14,9 +14,9 @@ import pytest
 from foresay.errors import InputError
 from foresay.serve.admission import OPEN
 from foresay.serve.answer import Shape
+from foresay.serve.chat.messages import messages_of
 from foresay.serve.limits import Limits
 from foresay.serve.schema import ChatMessage
-from foresay.serve.validate import messages_of
 from foresay.serve.words import Words
 from serve.running import Running, served, wait_for
 from tiny import CONTEXT, save_model
@@ -99,8 +99,7 @@ REFUSED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
         ("messages", {"messages": [{"role": "User", "content": "a"}]}, "the role 'User'; expected"),
         ("top_logprobs", {"top_logprobs": 2}, "expected logprobs: true"),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}, "at most 20"),
-        ("tools", {"tools": [{"type": "function"}]}, "leave it out"),
-        ("response_format", {"response_format": {"type": "json_object"}}, "leave it out"),
+        ("tools", {"tools": [{"type": "function"}]}, "tools[0] is without a function; expected"),
         ("messages", {"messages": [PICTURE]}, "'image_url'; expected 'text'"),
         ("max_completion_tokens", {"max_completion_tokens": CONTEXT}, TOO_MANY),
         ("max_completion_tokens", {"max_completion_tokens": -1}, NEGATIVE),

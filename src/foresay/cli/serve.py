@@ -111,6 +111,20 @@ def serve(
     hide: Annotated[
         bool, typer.Option("--hide-acceptance", help="Hide acceptance statistics from clients.")
     ] = False,
+    tool_format: Annotated[
+        str,
+        typer.Option(
+            help="How the model writes calls of tools: hermes, llama3, mistral or json; auto: as "
+            "its chat template says."
+        ),
+    ] = "auto",
+    reasoning: Annotated[
+        str,
+        typer.Option(
+            help="What stands around its reasoning: think (<think>…</think>), mistral ([THINK]…) "
+            "or none; auto: as its chat template says."
+        ),
+    ] = "auto",
     ssl_certfile: Annotated[str | None, typer.Option(help="For TLS.")] = None,
     ssl_keyfile: Annotated[str | None, typer.Option(help="For TLS.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
@@ -146,6 +160,8 @@ def serve(
         signal.signal(signal.SIGHUP, lambda number, frame: stale.set())
     # All that needs no torch is checked before its import, which takes seconds.
     from foresay.serve.address import Address, check_address, check_origin, is_loopback
+    from foresay.serve.chat.formats import format_of
+    from foresay.serve.chat.reasoning import markers_of
     from foresay.serve.limits import Limits
     from foresay.serve.shield import Shield
 
@@ -160,6 +176,8 @@ def serve(
         )
     for origin in cors_origin or []:
         check_origin(origin)
+    format_of("", tool_format)
+    markers_of("", reasoning)
     if cors_origin and not who:
         _log.warning("pages of %s may send requests without a key", " and ".join(cors_origin))
     address = Address(host, port, ssl_certfile, ssl_keyfile)
@@ -204,6 +222,8 @@ def serve(
         reread=None if keys is None else lambda: _keys(api_key or [], keys),
         stale=stale.is_set,
         origins=tuple(cors_origin or ()),
+        tool_format=tool_format,
+        reasoning=reasoning,
     )
     run(llm, made_drafter, settings, _ready(called, as_json))
 

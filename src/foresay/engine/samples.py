@@ -27,9 +27,11 @@ def add_answers(
     tenant: str | None = None,
     prompt_logprobs: int | None = None,
     together: bool = False,
+    decode: Callable[[Sequence[int]], str] | None = None,
 ) -> list[Request]:
     """A new request for each of the `params.n` answers to a prompt, with their texts, seeds and
-    ends; all of them or none. The rest is as in `Engine.add`.
+    ends; all of them or none. `decode` makes the texts, by default the tokenizer. The rest is as in
+    `Engine.add`.
 
     Mutates: the engine. Raises: as `Engine.add`; nothing has changed then.
     """
@@ -42,7 +44,7 @@ def add_answers(
         seeds=[seed_of_sample(seed, sample) for sample in range(params.n)],
         stops=() if params.ignore_eos else tokenizer.ends,
         tenant=tenant,
-        text=partial(IncrementalDetokenizer, tokenizer.decode, stops, least),
+        text=partial(IncrementalDetokenizer, decode or tokenizer.decode, stops, least),
         prompt_logprobs=prompt_logprobs,
         together=together,
     )

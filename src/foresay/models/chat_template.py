@@ -47,10 +47,16 @@ class ChatTemplate:
         environment.globals["namespace"] = _Namespace
         self._template = environment.from_string(text)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        special: Mapping[str, str],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The text of messages, up to where the model's answer begins.
 
         special  the special tokens by their names, which templates use
+        tools    definitions of functions; None: the template is told of none
 
         Raises: ValueError for no messages, and whatever the template raises.
         """
@@ -58,7 +64,7 @@ class ChatTemplate:
             raise ValueError("there are no messages; expected at least 1")
         return self._template.render(
             messages=[_with_reasoning(_plain(message)) for message in messages],
-            tools=None,
+            tools=None if tools is None else [_plain(tool) for tool in tools],
             documents=None,
             add_generation_prompt=True,
             **special,

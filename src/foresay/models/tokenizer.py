@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,13 @@ class Tokenizer:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._inner = _made(Path(folder))
+        added = self._inner.added()
+        self.added = {text: token for token, text, _ in added}
+        """Tokens that are found in a text before it is split, by their texts."""
+        self.control = frozenset(token for token, _, control in added if control)
+        """Those of them that `decode` leaves out."""
         named = _named_ends(Path(folder), self._inner.end)
-        self.ends = tuple(dict.fromkeys((*named, *ends_by_text(self._inner.added()))))
+        self.ends = tuple(dict.fromkeys((*named, *ends_by_text(added))))
         """Token ids that end an answer: its eos_token, those of generation_config.json, and those
         that `foresay.models.ends` knows by their text."""
 
@@ -48,16 +53,21 @@ class Tokenizer:
             raise InputError(f"a prompt is {text!r}; expected a text, token ids or messages")
         return np.array(self._inner.encode(_encodable(text), special=special), np.int32)
 
-    def chat(self, messages: Sequence[ChatMessage]) -> Int32s:
+    def chat(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Int32s:
         """The tokens of messages, up to where the model's answer begins.
 
         messages  [{"role": "user", "content": "…"}, …]
+        tools     functions that the model may call, as templates take them
 
         Raises: InputError for messages that the template does not take, or a model without one.
         """
-        return self.encode(self.render(messages), special=False)
+        return self.encode(self.render(messages, tools), special=False)
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
+    def render(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """The text of messages, up to where the model's answer begins.
 
         Raises: as `chat`.
@@ -71,12 +81,18 @@ class Tokenizer:
                 )
         readable = [{**m, "content": _encodable(m["content"])} for m in messages]
         try:
-            return self._inner.render(readable)
+            return self._inner.render(readable, list(tools) or None)
         except Exception as error:  # a template is a program of the model's author
             raise InputError(f"the model's chat template refuses the messages: {error}") from error
 
-    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of tokens, without special ones unless `special` is true."""
+    def decode(
+        self, tokens: Sequence[int], *, special: bool = False, keep: Collection[int] = ()
+    ) -> str:
+        """The text of tokens, without control tokens but those to `keep`; with all of them if
+        `special` is true."""
+        if keep and not special:
+            shown = [token for token in tokens if token not in self.control or token in keep]
+            return self._inner.decode(shown, special=True)
         return self._inner.decode(list(tokens), special=special)
 
     def piece(self, token: int) -> str | None:

@@ -102,8 +102,12 @@ class FileTokenizer:
         ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
         return ids
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        return self._compiled.render(messages, self.special)
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        return self._compiled.render(messages, self.special, tools)
 
     @cached_property
     def _compiled(self) -> ChatTemplate:
@@ -151,9 +155,15 @@ class TransformersTokenizer:
         ids: list[int] = self._inner(text, add_special_tokens=special)["input_ids"]
         return ids
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         return str(
-            self._inner.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            self._inner.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=True
+            )
         )
 
     def decode(self, tokens: list[int], *, special: bool) -> str:

@@ -5,7 +5,8 @@ address        where it listens, with which certificate, checked before a model 
 keys           API keys and their tenants
 admission      ASGI middleware: API keys, open requests, headers, access log
 wire           HTTP on a connection, parsed strictly
-schema         the JSON bodies of requests and answers
+schema         the JSON bodies of requests
+answer_schema  the JSON bodies of answers
 parse          JSON bodies, parsed strictly
 validate       parsed bodies as prompts and sampling parameters
 words          the text of single tokens, and other requests to the tokenizer
@@ -21,6 +22,7 @@ openapi        the OpenAPI description
 app            the routes
 server         the process: sockets, signals, draining
 start          the settings of a server, and its drafter
+chat/          chats: tools, reasoning, the form of answers
 page/          the web page of the server
 edge/          edge streams, the cloud's end
 

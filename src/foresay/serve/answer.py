@@ -9,14 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
 from foresay import __version__
 from foresay.engine.answers import Chunk
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.logprobs import TokenLogprob
-from foresay.serve import schema
+from foresay.serve import answer_schema
+from foresay.serve.chat.answers import ChatAnswers, Said, gathered
+from foresay.serve.chat.deltas import Call, Content, Delta, Reasoning
 from foresay.serve.limits import Refused
 from foresay.serve.stream import split
 from foresay.serve.validate import GenerationRequest
@@ -39,10 +40,12 @@ def event(value: object) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
-def error_body(refused: Refused) -> schema.Error:
+def error_body(refused: Refused) -> answer_schema.Error:
     """The body of an error."""
     message = str(refused).encode("utf-8", "backslashreplace").decode()
-    return schema.Error(schema.ErrorFacts(message, refused.kind, refused.param, refused.code))
+    return answer_schema.Error(
+        answer_schema.ErrorFacts(message, refused.kind, refused.param, refused.code)
+    )
 
 
 def as_refused(piece: Chunk) -> Refused:
@@ -58,12 +61,15 @@ def as_refused(piece: Chunk) -> Refused:
 
 
 class Shape:
-    """The shapes of the answers to one generation request.
+    """The shapes of the answers to one generation request. `hide`: how many drafted tokens were
+    accepted is not told.
 
     Mutates: it counts tokens.
     """
 
-    def __init__(self, generation: GenerationRequest, words: Words, model: str) -> None:
+    def __init__(
+        self, generation: GenerationRequest, words: Words, model: str, *, hide: bool = False
+    ) -> None:
         self._generation = generation
         self._words = words
         self._head: dict[str, Any] = {
@@ -72,13 +78,18 @@ class Shape:
             "model": model,
             "system_fingerprint": f"foresay-{__version__}",
         }
+        self._chat = ChatAnswers(generation.form, generation.answers)
+        self._hide = hide
+        self._drafted = self._accepted = 0
         self._tokens = [0] * generation.answers
         self._shared = [0] * generation.answers
         # Answers, up to the tokens that were listed.
         self._read: dict[int, IncrementalDetokenizer] = {}
         self._begun = [False] * generation.answers
 
-    def whole(self, pieces: Sequence[Chunk]) -> schema.CompletionAnswer | schema.ChatAnswer:
+    def whole(
+        self, pieces: Sequence[Chunk]
+    ) -> answer_schema.CompletionAnswer | answer_schema.ChatAnswer:
         """The body of an answer that is not streamed, from one piece for each choice.
 
         Raises: Refused if one has failed.
@@ -87,14 +98,14 @@ class Shape:
         for piece in sorted(pieces, key=lambda p: p.index):
             if piece.finish_reason not in ("stop", "length"):
                 raise as_refused(piece)
-            choice: Any = self._choice(piece)
+            (choice,) = self._choices(piece)
             if generation.details:
                 choice.foresay = _details(piece)
             choices.append(choice)
         usage = self._usage()
         if not generation.chat:
-            return schema.CompletionAnswer(**self._head, choices=choices, usage=usage)
-        answer = schema.ChatAnswer(**self._head, choices=choices, usage=usage)
+            return answer_schema.CompletionAnswer(**self._head, choices=choices, usage=usage)
+        answer = answer_schema.ChatAnswer(**self._head, choices=choices, usage=usage)
         if generation.token_ids:
             answer.prompt_token_ids = generation.prompts[0].tolist()
         return answer
@@ -106,12 +117,14 @@ class Shape:
             return event(error_body(as_refused(piece)))
         events = b""
         for part in split(piece) if generation.by_token else [piece]:
-            chunk = self._chunk([self._choice(part)])
-            if generation.usage or generation.usage_always:
-                chunk.usage = self._usage() if generation.usage_always else None
-            if generation.details:
-                chunk.foresay = _details(part)
-            events += event(chunk)
+            choices = self._choices(part)
+            for choice in choices:
+                chunk = self._chunk([choice])
+                if generation.usage or generation.usage_always:
+                    chunk.usage = self._usage() if generation.usage_always else None
+                if generation.details and choice is choices[-1]:
+                    chunk.foresay = _details(part)
+                events += event(chunk)
         return events
 
     def tail(self) -> bytes:
@@ -122,41 +135,60 @@ class Shape:
         chunk.usage = self._usage()
         return event(chunk) + DONE
 
-    def _chunk(self, choices: list[Any]) -> schema.CompletionChunk | schema.ChatChunk:
+    def _chunk(self, choices: list[Any]) -> answer_schema.CompletionChunk | answer_schema.ChatChunk:
         if self._generation.chat:
-            return schema.ChatChunk(**self._head, choices=choices)
-        return schema.CompletionChunk(**self._head, choices=choices)
+            return answer_schema.ChatChunk(**self._head, choices=choices)
+        return answer_schema.CompletionChunk(**self._head, choices=choices)
 
-    def _choice(self, piece: Chunk) -> schema.Choice:
+    def _choices(self, piece: Chunk) -> list[Any]:
+        """A piece as a choice; as several in the stream of a chat, if it has several deltas."""
         generation, at = self._generation, piece.index
         if generation.unwanted:
             piece = replace(piece, text="", token_ids=[], logprobs=piece.logprobs and [])
         first, self._begun[at] = not self._begun[at], True
         self._tokens[at] += len(piece.token_ids)
         self._shared[at] = piece.shared_tokens
+        self._drafted += piece.drafted
+        self._accepted += piece.accepted
         head: dict[str, Any] = {"index": at, "finish_reason": piece.finish_reason}
         if generation.token_ids:
             head["token_ids"] = piece.token_ids
         if generation.chat:
+            deltas = self._chat.read(piece)
             head["logprobs"] = self._chat_logprobs(piece)
+            head["finish_reason"] = self._chat.finish_reason(piece)
             if not generation.stream:
-                return schema.ChatChoice(**head, message=schema.Message(piece.text, "assistant"))
-            delta = schema.Delta(piece.text, "assistant" if first else UNSET)
-            return schema.ChatChunkChoice(**head, delta=delta)
+                return [answer_schema.ChatChoice(**head, message=_message(gathered(deltas)))]
+            shapes = [_delta(one) for one in deltas] or [answer_schema.Delta(content="")]
+            if first:
+                shapes[0].role = "assistant"
+            none: dict[str, Any] = {"index": at, "finish_reason": None, "logprobs": None}
+            return [
+                answer_schema.ChatChunkChoice(**(head if one is shapes[-1] else none), delta=one)
+                for one in shapes
+            ]
         prompt = at // generation.params.n
         echoed = generation.texts[prompt] if first and generation.texts is not None else ""
         if generation.token_ids and first:
             head["prompt_token_ids"] = generation.prompts[prompt].tolist()
-        kind = schema.CompletionChunkChoice if generation.stream else schema.CompletionChoice
-        return kind(**head, text=echoed + piece.text, logprobs=self._logprobs(piece))
+        kind: Any = answer_schema.CompletionChoice
+        if generation.stream:
+            kind = answer_schema.CompletionChunkChoice
+        return [kind(**head, text=echoed + piece.text, logprobs=self._logprobs(piece))]
 
-    def _usage(self) -> schema.Usage:
+    def _usage(self) -> answer_schema.Usage:
         generation = self._generation
         prompts, answers = sum(map(len, generation.prompts)), sum(self._tokens)
         cached = sum(self._shared[:: generation.params.n])
-        return schema.Usage(prompts, answers, prompts + answers, schema.PromptDetails(cached))
+        details = answer_schema.CompletionDetails(self._chat.reasoning_tokens)
+        if not self._hide:
+            details.accepted_prediction_tokens = self._accepted
+            details.rejected_prediction_tokens = self._drafted - self._accepted
+        return answer_schema.Usage(
+            *(prompts, answers, prompts + answers, answer_schema.PromptDetails(cached), details)
+        )
 
-    def _logprobs(self, piece: Chunk) -> schema.Logprobs | None:
+    def _logprobs(self, piece: Chunk) -> answer_schema.Logprobs | None:
         """In the shape of completions: the prompt's tokens first, if they are echoed."""
         if piece.logprobs is None:
             return None
@@ -174,7 +206,7 @@ class Shape:
         read = self._read[piece.index]
         offsets += [begin + place for place in _places(read, tokens)]
         listed += zip(tokens, piece.logprobs, strict=True)
-        return schema.Logprobs(
+        return answer_schema.Logprobs(
             [self._words.of(token) for token, _ in listed],
             [None if p is None else _finite(p.logprob) for _, p in listed],
             [None if p is None else self._top(p) for _, p in listed],
@@ -188,22 +220,55 @@ class Shape:
             top.setdefault(self._words.of(token), _finite(value))
         return top
 
-    def _chat_logprobs(self, piece: Chunk) -> schema.ChatLogprobs | None:
+    def _chat_logprobs(self, piece: Chunk) -> answer_schema.ChatLogprobs | None:
         if piece.logprobs is None:
             return None
-        return schema.ChatLogprobs([self._chat_logprob(found) for found in piece.logprobs], None)
+        return answer_schema.ChatLogprobs(
+            [self._chat_logprob(found) for found in piece.logprobs], None
+        )
 
-    def _chat_logprob(self, found: TokenLogprob) -> schema.ChatLogprob:
-        top = [schema.ChatToken(*self._chat_token(*one)) for one in found.top.items()]
-        return schema.ChatLogprob(*self._chat_token(found.token, found.logprob), top)
+    def _chat_logprob(self, found: TokenLogprob) -> answer_schema.ChatLogprob:
+        top = [answer_schema.ChatToken(*self._chat_token(*one)) for one in found.top.items()]
+        return answer_schema.ChatLogprob(*self._chat_token(found.token, found.logprob), top)
 
     def _chat_token(self, token: int, value: float) -> tuple[str, float, list[int] | None]:
         return self._words.of(token), _finite(value), self._words.bytes_of(token)
 
 
-def _details(piece: Chunk) -> schema.Details:
+def _message(said: Said) -> answer_schema.Message:
+    """A whole answer as OpenAI's message."""
+    content = None if said.calls and not said.content else said.content
+    message = answer_schema.Message(content, "assistant")
+    if said.reasoning:
+        message.reasoning_content = said.reasoning
+    if said.calls:
+        message.tool_calls = [
+            answer_schema.MessageToolCall(call.id, answer_schema.FunctionCall(call.name, arguments))
+            for call, arguments in said.calls
+        ]
+    return message
+
+
+def _delta(delta: Delta) -> answer_schema.Delta:
+    """A delta as OpenAI's."""
+    if isinstance(delta, Content):
+        return answer_schema.Delta(content=delta.text)
+    if isinstance(delta, Reasoning):
+        return answer_schema.Delta(reasoning_content=delta.text)
+    if isinstance(delta, Call):
+        function = answer_schema.CallDelta("", delta.name)
+        call = answer_schema.ToolCallDelta(
+            index=delta.index, id=delta.id, type="function", function=function
+        )
+    else:
+        function = answer_schema.CallDelta(delta.text)
+        call = answer_schema.ToolCallDelta(index=delta.index, function=function)
+    return answer_schema.Delta(tool_calls=[call])
+
+
+def _details(piece: Chunk) -> answer_schema.Details:
     words, sources, seconds = piece.words or [], piece.sources or [], round(piece.seconds, 6)
-    return schema.Details(words, sources, piece.drafted, piece.accepted, seconds)
+    return answer_schema.Details(words, sources, piece.drafted, piece.accepted, seconds)
 
 
 def _places(text: IncrementalDetokenizer, tokens: Sequence[int]) -> list[int]:

@@ -28,9 +28,10 @@ from foresay.engine.answers import Chunk
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
-from foresay.serve import schema
+from foresay.serve import answer_schema, schema
 from foresay.serve.admission import refusal
 from foresay.serve.answer import Shape, encoded
+from foresay.serve.chat.templates import Templates
 from foresay.serve.driver import Driver
 from foresay.serve.edge.connection import EdgeRoute
 from foresay.serve.events import Events, shaped, unless_gone
@@ -60,6 +61,7 @@ class Routes:
     llm      its engine is driven by `driver`
     drafter  the engine's, for its memory
     name     the model's name for clients
+    templates  the model's chat template
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Routes:
         limits: Limits,
         shield: Shield,
         name: str,
+        templates: Templates,
     ) -> None:
         self.name = name
         self.steps = Steps()
@@ -78,7 +81,7 @@ class Routes:
         self._llm = llm
         self._limits = limits
         self._shield = shield
-        self._validator = Validator(llm, limits)
+        self._validator = Validator(llm, limits, templates)
         self.metrics = Metrics(name, self._validator.context)
         self.edge = EdgeRoute(
             *(llm, self.driver, limits, shield, self._validator),
@@ -119,8 +122,8 @@ class Routes:
             Route("/detokenize", self._on_detokenize, methods=["POST"]),
             Route("/tokenizer_info", self._on_tokenizer_info),
             Route("/health", self._on_health),
-            Route("/live", _json(schema.Status("ok")), methods=["GET"]),
-            Route("/version", _json(schema.Version(__version__)), methods=["GET"]),
+            Route("/live", _json(answer_schema.Status("ok")), methods=["GET"]),
+            Route("/version", _json(answer_schema.Version(__version__)), methods=["GET"]),
             Route("/metrics", self._on_numbers),
             Route("/openapi.json", _json(openapi()), methods=["GET"]),
             Route("/", self._on_welcome),
@@ -169,7 +172,7 @@ class Routes:
                 "spec_details is true; expected false: this server hides acceptance",
                 param="spec_details",
             )
-        shape = Shape(generation, self._words, self.name)
+        shape = Shape(generation, self._words, self.name, hide=self._shield.hide)
         request.state.stream = stream = await self.driver.submit(generation, tenant)
         stream.asked = sum(map(len, generation.prompts))
         if generation.stream:
@@ -185,7 +188,7 @@ class Routes:
         return _sent(await shaped(lambda pieces: encoded(shape.whole(pieces)), pieces))
 
     async def _on_models(self, request: Request) -> Response:
-        return _json(schema.Models([self._model()]))
+        return _json(answer_schema.Models([self._model()]))
 
     async def _on_model(self, request: Request) -> Response:
         self._check_model(request.path_params["model"])
@@ -212,7 +215,7 @@ class Routes:
                 f"{self.driver.waited:.0f} s; expected one within {self._limits.stuck_seconds:g} s",
                 code="stuck",
             )
-        return _json(schema.Status("ok"))
+        return _json(answer_schema.Status("ok"))
 
     async def _on_welcome(self, request: Request) -> Response:
         """The web page, with its other files at /page/; a line of text without it."""
@@ -245,7 +248,9 @@ class Routes:
         running, waiting = await self.driver.call(partial(_load, tenant=tenant))
         held = await self._in_thread(tenant, self._held_by, tenant)
         whose: Any = "everybody" if tenant is None else "tenant"
-        return _json(schema.Stats(*self.steps.seen_by(tenant), running, waiting, held, whose))
+        return _json(
+            answer_schema.Stats(*self.steps.seen_by(tenant), running, waiting, held, whose)
+        )
 
     def _held_by(self, tenant: str | None) -> int | None:
         """Bytes that the drafter holds for one tenant; None if unknown."""
@@ -266,13 +271,13 @@ class Routes:
         else:
             tokens = self._validator.conversation(sent.messages).tolist()
         words = [self._words.of(token) for token in tokens] if sent.return_token_strs else UNSET
-        return encoded(schema.Tokens(tokens, len(tokens), self._validator.context, words))
+        return encoded(answer_schema.Tokens(tokens, len(tokens), self._validator.context, words))
 
-    def _detokenized(self, sent: schema.Detokenize) -> schema.Text:
-        return schema.Text(self._words.decode(sent.tokens))
+    def _detokenized(self, sent: schema.Detokenize) -> answer_schema.Text:
+        return answer_schema.Text(self._words.decode(sent.tokens))
 
-    def _model(self) -> schema.Model:
-        return schema.Model(self.name, self._created, "foresay", self._validator.context)
+    def _model(self) -> answer_schema.Model:
+        return answer_schema.Model(self.name, self._created, "foresay", self._validator.context)
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, "", self.name):

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
@@ -262,6 +263,7 @@ class Driver:
     ) -> None:
         """Add all requests of a generation request, or none."""
         requests: list[Request] = []
+        decode = partial(self._llm.tokenizer.decode, keep=generation.form.kept)
         try:
             for prompt in generation.prompts:
                 requests += add_answers(
@@ -271,11 +273,10 @@ class Driver:
                     generation.params,
                     tenant=stream.tenant,
                     prompt_logprobs=generation.prompt_logprobs,
+                    decode=decode,
                 )
             for index, request in enumerate(requests):
-                self._states[request] = RequestState(
-                    stream, index, generation, request, self._llm.tokenizer.decode
-                )
+                self._states[request] = RequestState(stream, index, generation, request, decode)
                 if wait is not None:  # here, before a step: its first draft is waited for, too
                     self._waits.watch(stream, request, wait)
         except Exception:

@@ -62,6 +62,7 @@ class Limits:
     prompt_logprobs: int = 1 << 20  # in one request, those of the likeliest tokens included
     biases: int = 1024  # entries of logit_bias
     messages: int = 1024  # of one conversation
+    tools: int = 128  # of one chat
     connections: int = 1024  # HTTP requests that may be open at a time, of all routes
     queue: int = 1024  # answers that may wait, beyond those that the engine runs
     tenant_answers: int | None = None  # under way, of one tenant; None: no own limit

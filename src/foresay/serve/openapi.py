@@ -1,4 +1,4 @@
-"""The OpenAPI description: of the bodies in `foresay.serve.schema`."""
+"""The OpenAPI description: of the bodies in `foresay.serve.schema` and `answer_schema`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from foresay import __version__
-from foresay.serve import schema
+from foresay.serve import answer_schema, schema
 
 __all__ = ["openapi"]
 
@@ -25,25 +25,30 @@ class _Route(NamedTuple):
 
 _ROUTES = {
     "/v1/completions": _Route(
-        "Continue prompts.", schema.CompletionAnswer, schema.Completion, schema.CompletionChunk
+        "Continue prompts.",
+        answer_schema.CompletionAnswer,
+        schema.Completion,
+        answer_schema.CompletionChunk,
     ),
     "/v1/chat/completions": _Route(
-        "Answer a conversation.", schema.ChatAnswer, schema.Chat, schema.ChatChunk
+        "Answer a conversation.", answer_schema.ChatAnswer, schema.Chat, answer_schema.ChatChunk
     ),
-    "/tokenize": _Route("The tokens of a text, or of messages.", schema.Tokens, schema.Tokenize),
-    "/detokenize": _Route("The text of tokens.", schema.Text, schema.Detokenize),
-    "/v1/models": _Route("The model that is served.", schema.Models),
-    "/v1/models/{model}": _Route("The same, by its name.", schema.Model),
+    "/tokenize": _Route(
+        "The tokens of a text, or of messages.", answer_schema.Tokens, schema.Tokenize
+    ),
+    "/detokenize": _Route("The text of tokens.", answer_schema.Text, schema.Detokenize),
+    "/v1/models": _Route("The model that is served.", answer_schema.Models),
+    "/v1/models/{model}": _Route("The same, by its name.", answer_schema.Model),
     "/v1/spec/stats": _Route(
         "Acceptance statistics and the last steps: of the caller's tenant, or without keys of all "
         "clients.",
-        schema.Stats,
+        answer_schema.Stats,
     ),
-    "/tokenizer_info": _Route("About the tokenizer.", schema.TokenizerInfo),
-    "/health": _Route("Whether new requests are admitted.", schema.Status),
-    "/live": _Route("Whether the process answers.", schema.Status),
-    "/version": _Route("The version.", schema.Version),
-    "/openapi.json": _Route("This description.", schema.Description),
+    "/tokenizer_info": _Route("About the tokenizer.", answer_schema.TokenizerInfo),
+    "/health": _Route("Whether new requests are admitted.", answer_schema.Status),
+    "/live": _Route("Whether the process answers.", answer_schema.Status),
+    "/version": _Route("The version.", answer_schema.Version),
+    "/openapi.json": _Route("This description.", answer_schema.Description),
     "/metrics": _Route("Numbers for Prometheus.", str),
 }
 _NAMES = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
@@ -51,7 +56,7 @@ _NAMES = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 
 def openapi() -> dict[str, Any]:
     """The description as plain values."""
-    kinds: dict[Any, Any] = {schema.Error: None}
+    kinds: dict[Any, Any] = {answer_schema.Error: None}
     for route in _ROUTES.values():
         kinds |= dict.fromkeys((route.answer, route.body, route.chunk))
     kinds.pop(None)
@@ -86,7 +91,7 @@ def _path(path: str, route: _Route, refs: dict[Any, Any]) -> dict[str, Any]:
         content["text/event-stream"] = {"schema": {"description": about}}
     refused = {
         "description": "Refused, with a message.",
-        "content": {"application/json": {"schema": refs[schema.Error]}},
+        "content": {"application/json": {"schema": refs[answer_schema.Error]}},
     }
     name = "".join(letter if letter.isalnum() else "_" for letter in path.strip("/{}"))
     found: dict[str, Any] = {

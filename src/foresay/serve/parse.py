@@ -34,14 +34,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
             *("chat_template_kwargs", "continue_final_message", "documents", "functions"),
             *("grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
             *("include_stop_str_in_output", "kv_transfer_params", "logits_processors"),
-            *("prediction", "prompt_embeds", "structured_outputs", "suffix", "tools"),
+            *("prediction", "prompt_embeds", "suffix"),
             *("truncate_prompt_tokens", "use_beam_search", "web_search_options"),
         ),
         _NOTHING,
     ),
-    "tool_choice": (*_NOTHING, "none", "auto"),
     "function_call": (*_NOTHING, "none", "auto"),
-    "response_format": (*_NOTHING, {"type": "text"}),
     "modalities": (*_NOTHING, ["text"]),
     "prompt_logprobs": (None,),
     "length_penalty": (*_NOTHING, 1),
@@ -59,6 +57,8 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
         "messages": _NOTHING,
         "top_logprobs": _NOTHING,
         "add_special_tokens": (None, True),
+        "tools": _NOTHING,
+        "tool_choice": (*_NOTHING, "none", "auto"),
     },
     Chat: {
         "prompt": _NOTHING,
@@ -70,6 +70,12 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
 """Likewise, fields that only another route has."""
 
 _INSTEAD = {
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"),
+        "use structured_outputs",
+    ),
+    **dict.fromkeys(("functions", "function_call"), "use tools and tool_choice"),
+    **dict.fromkeys(("tools", "tool_choice"), "they are fields of /v1/chat/completions"),
     "messages": "they are a field of /v1/chat/completions",
     "prompt": "it is a field of /v1/completions",
     "top_logprobs": "use logprobs, which is their number here",

@@ -44,7 +44,7 @@ class RequestState:
         self._counted = RequestStats()
         self._step = (0, 0)  # drafted and accepted tokens of the last one
         self._words: IncrementalDetokenizer | None = None
-        if generation.by_token or generation.details:
+        if generation.by_token or generation.details or generation.form.markers is not None:
             params = generation.params
             self._words = IncrementalDetokenizer(decode, params.stop_texts, params.min_tokens)
             with suppress(Exception):  # of the tokenizer: the engine will meet it, too

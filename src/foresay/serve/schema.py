@@ -1,18 +1,13 @@
-"""The JSON bodies of requests and of answers. /openapi.json is made of them.
+"""The JSON bodies of requests. /openapi.json is made of them, and of `foresay.serve.answer_schema`.
 
-A request may have fields that are not here (`foresay.serve.parse`); an answer has none.
+A request may have fields that are not here (`foresay.serve.parse`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
-
-from foresay.drafter import Source
-
-# ---- requests ------------------------------------------------------------------------------------
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -20,6 +15,32 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
+
+
+class JsonSchema(msgspec.Struct, frozen=True):
+    """The schema of a response format."""
+
+    schema: dict[str, Any] | bool | None = None
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """The form of the answer, as OpenAI has it."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class Structure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The form of the answer, as vLLM has it: one of these."""
+
+    json: dict[str, Any] | str | bool | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
 
 
 class Sampling(msgspec.Struct, kw_only=True, frozen=True):
@@ -48,6 +69,8 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
     stream_granularity: Literal["token", "commit"] | None = None
     return_token_ids: bool | None = None
     spec_details: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: Structure | None = None
     user: str | None = None
 
 
@@ -67,12 +90,75 @@ class Content(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """What was called: its arguments are the text of a JSON object, or that object."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a tool, in a message of the assistant."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
 class ChatMessage(msgspec.Struct, frozen=True):
-    """A message of a conversation."""
+    """A message of a conversation; a tool's result names the call by `tool_call_id`."""
 
     role: str
     content: str | list[Content] | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class FunctionDefinition(msgspec.Struct, frozen=True):
+    """A function that the model may call; `parameters` is the schema of its arguments."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(msgspec.Struct, frozen=True):
+    """A tool: a function."""
+
+    type: str
+    function: FunctionDefinition | None = None
+
+
+class NamedFunction(msgspec.Struct, frozen=True):
+    """A function by its name."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """A tool by its name."""
+
+    type: str
+    function: NamedFunction | None = None
+
+
+class AllowedTools(msgspec.Struct, frozen=True):
+    """Tools that may be called, or of which one must be."""
+
+    mode: str
+    tools: list[NamedTool]
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """The tool to call, or those that are allowed."""
+
+    type: str
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class Chat(Sampling, kw_only=True, frozen=True):
@@ -81,6 +167,9 @@ class Chat(Sampling, kw_only=True, frozen=True):
     messages: list[ChatMessage]
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class Tokenize(msgspec.Struct, frozen=True):
@@ -98,276 +187,3 @@ class Detokenize(msgspec.Struct, frozen=True):
 
     tokens: list[int]
     model: str | None = None
-
-
-# ---- answers -------------------------------------------------------------------------------------
-
-Count = Annotated[int, Meta(ge=0)]
-Counts = list[Count]
-Byte = Annotated[int, Meta(ge=0, le=255)]
-Reason = Literal["stop", "length"]
-
-
-class Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """An answer, or a part of one. What is UNSET is left out."""
-
-
-class ErrorFacts(Answer):
-    """What is wrong, and with which field."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class Error(Answer):
-    """The body of every refusal."""
-
-    error: ErrorFacts
-
-
-class PromptDetails(Answer):
-    """Each prompt counts once, for any number of answers."""
-
-    cached_tokens: Count
-
-
-class Usage(Answer):
-    """Numbers of tokens."""
-
-    prompt_tokens: Count
-    completion_tokens: Count
-    total_tokens: Count
-    prompt_tokens_details: PromptDetails
-
-
-class Details(Answer):
-    """With spec_details: the text and the source of each token, and what the steps did."""
-
-    words: list[str]
-    sources: list[Source]
-    drafted: Count
-    accepted: Count
-    step_seconds: float
-
-
-class Logprobs(Answer):
-    """Of a completion, by token: those of the prompt first, if it is echoed."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: Counts
-
-
-class ChatToken(Answer):
-    """A token, and the bytes of its text, which may be a part of a character."""
-
-    token: str
-    logprob: float
-    bytes: list[Byte] | None
-
-
-class ChatLogprob(ChatToken):
-    """A token of the answer, and the likeliest ones in its place."""
-
-    top_logprobs: list[ChatToken]
-
-
-class ChatLogprobs(Answer):
-    """Of a chat's answer, by token."""
-
-    content: list[ChatLogprob]
-    refusal: None
-
-
-class Choice(Answer, kw_only=True):
-    """What the choices have in common."""
-
-    index: Count
-    token_ids: Counts | UnsetType = UNSET
-
-
-class CompletionChunkChoice(Choice, kw_only=True):
-    """A part of one of the answers."""
-
-    finish_reason: Reason | None
-    text: str
-    logprobs: Logprobs | None
-    prompt_token_ids: Counts | UnsetType = UNSET
-
-
-class CompletionChoice(CompletionChunkChoice, kw_only=True):
-    """One of the answers."""
-
-    finish_reason: Reason
-    foresay: Details | UnsetType = UNSET
-
-
-class Delta(Answer):
-    """A part of a message; the first one has the role."""
-
-    content: str
-    role: Literal["assistant"] | UnsetType = UNSET
-
-
-class ChatChunkChoice(Choice, kw_only=True):
-    """A part of one of the answers."""
-
-    finish_reason: Reason | None
-    delta: Delta
-    logprobs: ChatLogprobs | None
-
-
-class Message(Answer):
-    """The model's message."""
-
-    content: str
-    role: Literal["assistant"]
-
-
-class ChatChoice(Choice, kw_only=True):
-    """One of the answers."""
-
-    finish_reason: Reason
-    message: Message
-    logprobs: ChatLogprobs | None
-    foresay: Details | UnsetType = UNSET
-
-
-class _Head(Answer, kw_only=True):
-    id: str
-    created: Count
-    model: str
-    system_fingerprint: str
-
-
-class _Chunk(_Head, kw_only=True):
-    usage: Usage | UnsetType | None = UNSET
-    foresay: Details | UnsetType = UNSET
-
-
-class CompletionAnswer(_Head, kw_only=True, tag_field="object", tag="text_completion"):
-    """The answer of /v1/completions."""
-
-    choices: list[CompletionChoice]
-    usage: Usage
-
-
-class CompletionChunk(_Chunk, kw_only=True, tag_field="object", tag="text_completion"):
-    """An event of its stream."""
-
-    choices: list[CompletionChunkChoice]
-
-
-class ChatAnswer(_Head, kw_only=True, tag_field="object", tag="chat.completion"):
-    """The answer of /v1/chat/completions."""
-
-    choices: list[ChatChoice]
-    usage: Usage
-    prompt_token_ids: Counts | UnsetType = UNSET
-
-
-class ChatChunk(_Chunk, kw_only=True, tag_field="object", tag="chat.completion.chunk"):
-    """An event of its stream."""
-
-    choices: list[ChatChunkChoice]
-
-
-class Model(Answer, tag_field="object", tag="model"):
-    """The model that is served."""
-
-    id: str
-    created: Count
-    owned_by: str
-    max_model_len: Count
-
-
-class Models(Answer, tag_field="object", tag="list"):
-    """All models: one."""
-
-    data: list[Model]
-
-
-class Tokens(Answer):
-    """The tokens of a text, or of messages."""
-
-    tokens: Counts
-    count: Count
-    max_model_len: Count
-    token_strs: list[str] | UnsetType = UNSET
-
-
-class Text(Answer):
-    """The text of tokens."""
-
-    prompt: str
-
-
-class TokenizerInfo(Answer):
-    """About the tokenizer; special tokens as texts."""
-
-    tokenizer_class: str | None
-    bos_token: str | None
-    eos_token: str | None
-    pad_token: str | None
-    unk_token: str | None
-    chat_template: str | None
-    end_token_ids: Counts
-    vocab_size: Count
-    max_model_len: Count
-
-
-class Totals(Answer):
-    """What all steps did for a tenant; accepted_lengths: how often that number was accepted."""
-
-    steps: Count
-    answers_in_steps: Count
-    drafted: Count
-    accepted: Count
-    tokens: Count
-    tokens_per_step: float
-    accepted_lengths: dict[str, Count]
-
-
-class StepOfTenant(Answer):
-    """What a step did for a tenant; `start` is in seconds since the server began."""
-
-    start: float
-    seconds: dict[str, float]
-    answers: Count
-    rows: Count
-    drafted: Count
-    accepted: Count
-    tokens: Count
-
-
-class Stats(Answer):
-    """Acceptance statistics and the last steps."""
-
-    totals: Totals
-    timeline: list[StepOfTenant]
-    running: Count
-    waiting: Count
-    drafter_bytes: Count | None
-    requests_of: Literal["everybody", "tenant"]
-
-
-class Status(Answer):
-    """That all is well."""
-
-    status: Literal["ok"]
-
-
-class Version(Answer):
-    """The version of foresay."""
-
-    version: str
-
-
-class Description(msgspec.Struct):
-    """An OpenAPI description."""
-
-    openapi: str
-    paths: dict[str, Any]

@@ -32,6 +32,7 @@ from foresay.errors import InputError
 from foresay.serve.address import LOCAL, is_loopback, listening
 from foresay.serve.admission import AdmissionMiddleware
 from foresay.serve.app import Routes
+from foresay.serve.chat.templates import Templates
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits
 from foresay.serve.start import ServeSettings
@@ -76,7 +77,10 @@ class Server(uvicorn.Server):
         keys, address = settings.keys, settings.address
         self._llm, self._settings, self._ready = llm, settings, ready
         self._limits = limits = self._shared(keys)
-        self._routes = routes = Routes(llm, drafter, keys, limits, settings.shield, settings.name)
+        templates = Templates(llm.tokenizer, llm.grammars, settings.tool_format, settings.reasoning)
+        self._routes = routes = Routes(
+            llm, drafter, keys, limits, settings.shield, settings.name, templates
+        )
         local = not keys and is_loopback(address.host)
         self._admission = AdmissionMiddleware(
             routes.app(),

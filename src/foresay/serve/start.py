@@ -9,6 +9,8 @@ from typing import Any
 from foresay.drafters.lineup import Room
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.serve.address import Address, check_origin
+from foresay.serve.chat.formats import format_of
+from foresay.serve.chat.reasoning import markers_of
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
@@ -24,8 +26,10 @@ class ServeSettings:
     reread   reads the keys again, at SIGHUP; None: the keys never change
     stale    whether SIGHUP came before its handler: then the keys are read again at once
     origins  of web pages that may send requests (CORS), '*' for any; empty: the server's own page
+    tool_format, reasoning   how the model writes calls of tools, and what stands around its
+             reasoning, see `foresay.serve.chat.templates`; "auto": as its chat template has it
 
-    Raises: InputError for an origin that is not valid.
+    Raises: InputError for an origin that is not valid, or an unknown format or reasoning.
     """
 
     name: str
@@ -36,10 +40,14 @@ class ServeSettings:
     reread: Callable[[], Keys] | None = None
     stale: Callable[[], bool] = lambda: False
     origins: tuple[str, ...] = ()
+    tool_format: str = "auto"
+    reasoning: str = "auto"
 
     def __post_init__(self) -> None:
         for origin in self.origins:
             check_origin(origin)
+        format_of("", self.tool_format)
+        markers_of("", self.reasoning)
 
 
 def tenant_room(tenants: int, tenant_bytes: int) -> Room:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foresay.counts import tokens_per_step
-from foresay.serve.schema import StepOfTenant, Totals
+from foresay.serve.answer_schema import StepOfTenant, Totals
 
 __all__ = ["Ended", "Share", "StepReport", "Steps"]
 

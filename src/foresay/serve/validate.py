@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from foresay.arrays import MAX_TOKEN, Int32s, as_tokens
@@ -12,20 +11,21 @@ from foresay.engine.llm import LLM
 from foresay.engine.pages import PAGE
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.structured_outputs import StructuredOutputs
+from foresay.serve.chat.answers import ChatForm
+from foresay.serve.chat.structure import Structured, structure_of
+from foresay.serve.chat.templates import Templates
+from foresay.serve.chat.tools import tools_of
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.schema import Chat, ChatMessage, Completion, Sampling
 
-__all__ = ["ROLES", "GenerationRequest", "Most", "Validator", "messages_of"]
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
-"""The roles that chat templates have in common."""
+__all__ = ["GenerationRequest", "Most", "Validator"]
 
 _AS_SENT = (
     *("temperature", "top_p", "min_p", "processor_order", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens"),
 )
 _DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
-_COMPARED = re.compile(r"""role['"\]\s]*==\s*['"](\w+)['"]""")  # in a template
 
 
 class Most(NamedTuple):
@@ -43,6 +43,7 @@ class GenerationRequest:
     texts         the prompts as texts, if they are echoed
     unwanted      max_tokens is 0: the one token that is decoded is not sent
     prompt_logprobs  how many likeliest tokens beside each prompt token; None: not requested
+    form          what the answers to a chat may hold beside content
     """
 
     prompts: list[Int32s]
@@ -57,6 +58,7 @@ class GenerationRequest:
     by_token: bool = False
     token_ids: bool = False
     details: bool = False
+    form: ChatForm = field(default_factory=ChatForm)
 
     @property
     def answers(self) -> int:
@@ -66,17 +68,12 @@ class GenerationRequest:
 class Validator:
     """Makes generation requests of parsed bodies. Tokenizing takes time: use a worker thread."""
 
-    def __init__(self, llm: LLM, limits: Limits) -> None:
+    def __init__(self, llm: LLM, limits: Limits, templates: Templates) -> None:
         self._llm = llm
         self._limits = limits
+        self._templates = templates
         self.context = min(llm.target.context, llm.engine.scheduler.pages.total * PAGE - 1)
         """The most tokens of a prompt and its answer together."""
-        template = llm.tokenizer.facts()["chat_template"]
-        self.developer = "developer" if template and "developer" in template else "system"
-        """The role of developer messages in the chat template: "system", unless the template
-        knows "developer"."""
-        self.roles = (*ROLES, *sorted(set(_COMPARED.findall(template or "")) - set(ROLES)))
-        """The roles that a message may have: the usual ones, and those of the template."""
 
     def completion(self, body: Completion) -> GenerationRequest:
         """The request of /v1/completions.
@@ -99,7 +96,8 @@ class Validator:
         most = _most(body, 0) or Most("max_tokens by default", _DEFAULT_TOKENS)
         unwanted = most.tokens == 0
         params = self._params(
-            body, prompts, most._replace(tokens=max(most.tokens, 1)), body.logprobs
+            *(body, prompts, most._replace(tokens=max(most.tokens, 1)), body.logprobs),
+            structure_of(body),
         )
         decode = self._llm.tokenizer.decode
         return GenerationRequest(
@@ -126,11 +124,14 @@ class Validator:
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        prompt = self.conversation(body.messages)
+        use = tools_of(body, self._limits)
+        text = self._templates.render(body.messages, use)
+        prompt = _checked(self._encode_chat, text, "messages")
+        structure, form = self._templates.form_of(text, use, structure_of(body))
         most = _most(body, 1) or Most("the rest of the context", max(self.context - len(prompt), 1))
         logprobs = (top or 0) if body.logprobs else None
-        params = self._params(body, [prompt], most, logprobs)
-        return GenerationRequest([prompt], params, chat=True, **_delivery(body))
+        params = self._params(body, [prompt], most, logprobs, structure)
+        return GenerationRequest([prompt], params, chat=True, form=form, **_delivery(body))
 
     def ids(self, prompt: Int32s, params: SamplingParams, seed: int) -> GenerationRequest:
         """The request of an edge stream: ids, and parameters that are valid by themselves.
@@ -148,11 +149,10 @@ class Validator:
 
         Raises: Refused.
         """
-        return _checked(
-            self._llm.tokenizer.chat,
-            messages_of(messages, self.developer, self.roles),
-            "messages",
-        )
+        return _checked(self._encode_chat, self._templates.render(messages, None), "messages")
+
+    def _encode_chat(self, text: str) -> Int32s:
+        return self._llm.tokenizer.encode(text, special=False)
 
     def _tokens(self, prompt: str | list[int]) -> Int32s:
         if isinstance(prompt, str):
@@ -167,7 +167,12 @@ class Validator:
         return tokens
 
     def _params(
-        self, body: Sampling, prompts: Sequence[Int32s], most: Most, logprobs: int | None
+        self,
+        body: Sampling,
+        prompts: Sequence[Int32s],
+        most: Most,
+        logprobs: int | None,
+        structure: Structured | None,
     ) -> SamplingParams:
         param = "messages" if isinstance(body, Chat) else "prompt"
         for prompt in prompts:
@@ -192,8 +197,18 @@ class Validator:
             "stop": (*texts, *ids),
             "logprobs": logprobs,
             "logit_bias": self._bias(body.logit_bias),
+            "structured_outputs": None if structure is None else self._compiled(structure),
         }
         return _sampling(most, {name: v for name, v in values.items() if v is not None})
+
+    def _compiled(self, structure: Structured) -> StructuredOutputs:
+        """A form that has been compiled: the engine will find it in the cache."""
+        try:
+            self._llm.grammars.compile(structure.outputs)
+        except InputError as error:
+            said = str(error).replace("structured_outputs", structure.name)
+            raise Refused(400, said, param=structure.name) from error
+        return structure.outputs
 
     def _check_stops(self, param: str, entries: int, texts: Sequence[str]) -> None:
         limits = self._limits
@@ -285,39 +300,6 @@ def _sampling(most: Most, values: dict[str, Any]) -> SamplingParams:
             except InputError as own:
                 raise Refused(400, str(own), param=name) from own
         raise Refused(400, str(error)) from error
-
-
-def messages_of(
-    messages: Sequence[ChatMessage], developer: str = "system", roles: Sequence[str] = ROLES
-) -> list[dict[str, str]]:
-    """Messages in the form that chat templates take. `developer` is the template's role for
-    developer messages, `roles` are the roles that a message may have.
-
-    Raises: Refused for an unknown role or content that is not text.
-    """
-    if not messages:
-        raise Refused(400, "messages is empty; expected at least one", param="messages")
-    found = []
-    for at, message in enumerate(messages):
-        content, text, wrong = message.content, "", None
-        if message.role not in roles:
-            wrong = f"the role {message.role[:40]!r}; expected {', '.join(roles)}"
-        elif message.tool_calls:
-            wrong = "tool_calls; expected none"
-        elif content is None:
-            wrong = "no content; expected a text"
-        elif isinstance(content, str):
-            text = content
-        else:
-            text = "".join(part.text or "" for part in content)
-            others = [part.type for part in content if part.type != "text" or part.text is None]
-            if others:
-                wrong = f"content of type {others[0][:40]!r}; expected 'text'"
-        if wrong is not None:
-            raise Refused(400, f"messages[{at}] has {wrong}", param="messages")
-        role = developer if message.role == "developer" else message.role
-        found.append({"role": role, "content": text})
-    return found
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import InputError
 from foresay.models.tokenizer import Tokenizer
-from foresay.serve.schema import TokenizerInfo
+from foresay.serve.answer_schema import TokenizerInfo
 
 __all__ = ["Words"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
 from threading import Lock
@@ -83,6 +84,16 @@ class Grammars:
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return made
+
+    def numbered(self, tokens: Iterable[int]) -> set[int]:
+        """Those of the tokens that a Lark grammar has to name by number, `<[7]>`, since no text
+        matches them: control tokens, and others that are written `<…>`.
+
+        Raises: InputError as `compile` does.
+        """
+        with self._lock:
+            tokenizer = self._read = self._read or self._tokenizer()
+        return {one for one in tokens if tokenizer.is_special_token(one)}
 
     def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer) -> Grammar:
         source = _source(outputs)

@@ -1,4 +1,4 @@
-"""Structured answers of whole models: how fast they are, what masks cost, whether they are valid."""
+"""Structured answers of whole models: how fast they are, what masks cost, if they are valid."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def decoded(llm: LLM, document: Document, tokens: int) -> dict[str, Any]:
     """Seconds of an answer's steps behind its first token: by the clock, and of processors."""
     prompt = [{"role": "user", "content": document.prompt}]
     ids: list[int] = []
-    begun = None
+    begun, first = None, 0
     for chunk in llm.stream(prompt, params_of(document.schema, tokens)):
         now = time.perf_counter(), time.process_time()
-        begun, first = (now, len(chunk.token_ids)) if begun is None else (begun, first)
+        if begun is None:
+            begun, first = now, len(chunk.token_ids)
         ids += chunk.token_ids
         last = chunk
     assert begun is not None and last.result is not None

@@ -63,13 +63,20 @@ def _list(most: int) -> dict[str, Any]:
 def _invoice(v: _Values) -> tuple[str, dict[str, Any]]:
     firm, number, day, due = v.of(*FIRMS), v.code("INV"), v.day(), v.day()
     text = (
-        f"{firm}\nInvoice {number}\nDate: {day}   Due: {due}\nBill to: {v.person()}, {v.of(*CITIES)}"
+        f"{firm}\nInvoice {number}\nDate: {day}   Due: {due}\nBill to: {v.person()}, "
+        f"{v.of(*CITIES)}"
         f"\n\n{v.whole(2, 9)} x replacement lens, {v.whole(1, 5)} x service visit\n"
         f"Total: EUR {v.money()} (VAT included)\nPlease pay by bank transfer."
     )
     fields = {
-        **{"invoice_number": TEXT, "seller": TEXT, "customer": TEXT, "date": DAY, "due_date": DAY},
-        **{"currency": _one_of("EUR", "USD", "GBP"), "total": MONEY, "city": TEXT},
+        "invoice_number": TEXT,
+        "seller": TEXT,
+        "customer": TEXT,
+        "date": DAY,
+        "due_date": DAY,
+        "currency": _one_of("EUR", "USD", "GBP"),
+        "total": MONEY,
+        "city": TEXT,
     }
     return text, fields
 
@@ -80,11 +87,18 @@ def _mail(v: _Values) -> tuple[str, dict[str, Any]]:
         f"From: {sender} <office@halden.example>\nTo: {v.person()}\nSubject: Visit on {day}\n\n"
         f"Dear all,\nour inspection at the {v.of(*CITIES)} site is on {day} at "
         f"{v.whole(8, 17)}:30. We will be {v.whole(2, 6)} people. Please bring the badge forms and "
-        f"the key to hall {v.whole(1, 9)}. This is {v.of('urgent', 'not urgent')}.\nRegards\n{sender}"
+        f"the key to hall {v.whole(1, 9)}. This is {v.of('urgent', 'not urgent')}.\nRegards\n"
+        f"{sender}"
     )
     fields = {
-        **{"sender": TEXT, "recipient": TEXT, "subject": TEXT, "date": DAY, "location": TEXT},
-        **{"people": WHOLE, "items_to_bring": _list(3), "urgent": FLAG},
+        "sender": TEXT,
+        "recipient": TEXT,
+        "subject": TEXT,
+        "date": DAY,
+        "location": TEXT,
+        "people": WHOLE,
+        "items_to_bring": _list(3),
+        "urgent": FLAG,
     }
     return text, fields
 
@@ -98,8 +112,14 @@ def _job(v: _Values) -> tuple[str, dict[str, Any]]:
         f"Apply until {v.day()} to {v.person()}."
     )
     fields = {
-        **{"employer": TEXT, "title": TEXT, "city": TEXT, "years_of_experience": WHOLE},
-        **{"salary_from": WHOLE, "remote": FLAG, "apply_until": DAY, "contact": TEXT},
+        "employer": TEXT,
+        "title": TEXT,
+        "city": TEXT,
+        "years_of_experience": WHOLE,
+        "salary_from": WHOLE,
+        "remote": FLAG,
+        "apply_until": DAY,
+        "contact": TEXT,
     }
     return text, fields
 
@@ -108,13 +128,18 @@ def _ticket(v: _Values) -> tuple[str, dict[str, Any]]:
     text = (
         f"Ticket {v.code('SUP')} opened {v.day()} by {v.person()}\nProduct: Aster Sync "
         f"{v.whole(2, 6)}.{v.whole(0, 9)} on {v.of('Linux', 'Windows', 'macOS')}\nPriority: "
-        f"{v.of('low', 'medium', 'high')}\nSince the update the client stops after {v.whole(3, 40)} "
-        "files and shows 'quota exceeded', although the disk is nearly empty. A restart helps."
+        f"{v.of('low', 'medium', 'high')}\nSince the update the client stops after "
+        f"{v.whole(3, 40)} files and shows 'quota exceeded', although the disk is nearly empty. A restart helps."
     )
     fields = {
-        **{"ticket": TEXT, "opened": DAY, "reporter": TEXT, "product": TEXT, "summary": TEXT},
-        **{"system": _one_of("Linux", "Windows", "macOS"), "error_message": TEXT},
-        **{"priority": _one_of("low", "medium", "high")},
+        "ticket": TEXT,
+        "opened": DAY,
+        "reporter": TEXT,
+        "product": TEXT,
+        "summary": TEXT,
+        "system": _one_of("Linux", "Windows", "macOS"),
+        "error_message": TEXT,
+        "priority": _one_of("low", "medium", "high"),
     }
     return text, fields
 
@@ -127,8 +152,14 @@ def _flight(v: _Values) -> tuple[str, dict[str, Any]]:
         f"Checked bags: {v.whole(0, 3)}. Fare: USD {v.money()}, not refundable."
     )
     fields = {
-        **{"booking": TEXT, "passenger": TEXT, "from_city": TEXT, "to_city": TEXT, "flight": TEXT},
-        **{"date": DAY, "checked_bags": WHOLE, "refundable": FLAG},
+        "booking": TEXT,
+        "passenger": TEXT,
+        "from_city": TEXT,
+        "to_city": TEXT,
+        "flight": TEXT,
+        "date": DAY,
+        "checked_bags": WHOLE,
+        "refundable": FLAG,
     }
     return text, fields
 
@@ -141,8 +172,14 @@ def _flat(v: _Values) -> tuple[str, dict[str, Any]]:
         f"Viewings with {v.person()}."
     )
     fields = {
-        **{"city": TEXT, "rooms": WHOLE, "square_metres": WHOLE, "lift": FLAG, "rent": WHOLE},
-        **{"free_from": DAY, "features": _list(4), "contact": TEXT},
+        "city": TEXT,
+        "rooms": WHOLE,
+        "square_metres": WHOLE,
+        "lift": FLAG,
+        "rent": WHOLE,
+        "free_from": DAY,
+        "features": _list(4),
+        "contact": TEXT,
     }
     return text, fields
 
@@ -150,14 +187,19 @@ def _flat(v: _Values) -> tuple[str, dict[str, Any]]:
 def _incident(v: _Values) -> tuple[str, dict[str, Any]]:
     text = (
         f"Incident {v.code('OPS')} on {v.day()}: the {v.of('billing', 'search', 'login')} service "
-        f"in {v.of(*CITIES)} was down for {v.whole(4, 180)} minutes. Cause: an expired certificate. "
-        f"{v.whole(20, 9000)} customers were affected. {v.person()} rotated the certificate and "
+        f"in {v.of(*CITIES)} was down for {v.whole(4, 180)} minutes. Cause: an expired "
+        f"certificate. {v.whole(20, 9000)} customers were affected. {v.person()} rotated the certificate and "
         f"added an alarm. Severity {v.of('SEV1', 'SEV2', 'SEV3')}."
     )
     fields = {
-        **{"incident": TEXT, "date": DAY, "service": _one_of("billing", "search", "login")},
-        **{"minutes_down": WHOLE, "cause": TEXT, "customers_affected": WHOLE, "fixed_by": TEXT},
-        **{"severity": _one_of("SEV1", "SEV2", "SEV3")},
+        "incident": TEXT,
+        "date": DAY,
+        "service": _one_of("billing", "search", "login"),
+        "minutes_down": WHOLE,
+        "cause": TEXT,
+        "customers_affected": WHOLE,
+        "fixed_by": TEXT,
+        "severity": _one_of("SEV1", "SEV2", "SEV3"),
     }
     return text, fields
 
@@ -170,8 +212,14 @@ def _order(v: _Values) -> tuple[str, dict[str, Any]]:
         f"{v.of('EXW', 'FCA', 'DAP')}."
     )
     fields = {
-        **{"order": TEXT, "buyer": TEXT, "article": TEXT, "pieces": WHOLE, "unit_price": MONEY},
-        **{"city": TEXT, "not_before": DAY, "incoterm": _one_of("EXW", "FCA", "DAP")},
+        "order": TEXT,
+        "buyer": TEXT,
+        "article": TEXT,
+        "pieces": WHOLE,
+        "unit_price": MONEY,
+        "city": TEXT,
+        "not_before": DAY,
+        "incoterm": _one_of("EXW", "FCA", "DAP"),
     }
     return text, fields
 

@@ -129,7 +129,8 @@ def _ticket(v: _Values) -> tuple[str, dict[str, Any]]:
         f"Ticket {v.code('SUP')} opened {v.day()} by {v.person()}\nProduct: Aster Sync "
         f"{v.whole(2, 6)}.{v.whole(0, 9)} on {v.of('Linux', 'Windows', 'macOS')}\nPriority: "
         f"{v.of('low', 'medium', 'high')}\nSince the update the client stops after "
-        f"{v.whole(3, 40)} files and shows 'quota exceeded', although the disk is nearly empty. A restart helps."
+        f"{v.whole(3, 40)} files and shows 'quota exceeded', although the disk is nearly "
+        "empty. A restart helps."
     )
     fields = {
         "ticket": TEXT,
@@ -188,8 +189,8 @@ def _incident(v: _Values) -> tuple[str, dict[str, Any]]:
     text = (
         f"Incident {v.code('OPS')} on {v.day()}: the {v.of('billing', 'search', 'login')} service "
         f"in {v.of(*CITIES)} was down for {v.whole(4, 180)} minutes. Cause: an expired "
-        f"certificate. {v.whole(20, 9000)} customers were affected. {v.person()} rotated the certificate and "
-        f"added an alarm. Severity {v.of('SEV1', 'SEV2', 'SEV3')}."
+        f"certificate. {v.whole(20, 9000)} customers were affected. "
+        f"{v.person()} rotated the certificate and added an alarm. Severity {v.of('SEV1', 'SEV2', 'SEV3')}."
     )
     fields = {
         "incident": TEXT,

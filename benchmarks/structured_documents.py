@@ -190,7 +190,8 @@ def _incident(v: _Values) -> tuple[str, dict[str, Any]]:
         f"Incident {v.code('OPS')} on {v.day()}: the {v.of('billing', 'search', 'login')} service "
         f"in {v.of(*CITIES)} was down for {v.whole(4, 180)} minutes. Cause: an expired "
         f"certificate. {v.whole(20, 9000)} customers were affected. "
-        f"{v.person()} rotated the certificate and added an alarm. Severity {v.of('SEV1', 'SEV2', 'SEV3')}."
+        f"{v.person()} rotated the certificate and added an alarm. "
+        f"Severity {v.of('SEV1', 'SEV2', 'SEV3')}."
     )
     fields = {
         "incident": TEXT,

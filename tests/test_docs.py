@@ -20,6 +20,7 @@ from tiny import save_model
         ("docs/exact.md", 0, 1),
         ("docs/drafter.md", 1, 2),
         ("docs/python.md", 3, 9),
+        ("docs/structured.md", 1, 3),
     ],
 )
 def test_the_program_of(page: str, models: int, lines: int, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from foresay.engine.logprobs import logprobs_for, note_prompt_logprobs
 from foresay.engine.step import Outcome, Step, Timings
 from foresay.engine.structured import asks_of
 from foresay.models.target import Target
+from foresay.sampling.acceptance.masks import forbidden_in_place
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.acceptance.verify import verify
 from foresay.sampling.logprobs import Logprobs, topk_of
@@ -43,7 +44,7 @@ def forward_and_verify(target: Target) -> Compute:
             step.meanwhile()
         own = len(outputs.logits) - int(step.parts.prefill_logits.sum())
         logits = outputs.logits[:own]
-        verified, logprobs = _verify(step, logits)
+        verified, logprobs = _verify(step, logits, keep=wants.topk > 0)
         began = laps.clock()
         topk = topk_of(logits, wants.topk)
         showing = laps.clock() - began
@@ -57,11 +58,14 @@ def forward_and_verify(target: Target) -> Compute:
     return compute
 
 
-def _verify(step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
-    """Which drafted tokens are accepted, and the target's own tokens."""
+def _verify(step: Step, logits: Tensor, keep: bool) -> tuple[Verified, Logprobs | None]:
+    """Which drafted tokens are accepted, and the target's own tokens. `keep`: the logits are still
+    needed as they are, as they are for log probabilities."""
     if not step.decoding:
         return _NOTHING, None
     asks, failures = asks_of(step)
+    if not keep and all(request.params.logprobs is None for request in step.decoding):
+        asks = forbidden_in_place(step.chosen.drafts, logits, asks)
     verified = verify(step.chosen.drafts, logits, asks, step.draft_probs)
     if failures:
         verified = replace(verified, failures={**verified.failures, **failures})

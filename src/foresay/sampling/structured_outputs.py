@@ -75,7 +75,7 @@ def _schema(schema: object) -> str:
 
 def _choices(choice: object) -> tuple[str, ...]:
     listed = isinstance(choice, Sequence) and not isinstance(choice, (str, bytes, bytearray))
-    texts = tuple(choice) if listed else ()  # type: ignore[arg-type]
+    texts: tuple[Any, ...] = tuple(choice) if listed else ()  # type: ignore[arg-type]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise InputError(f"choice of structured_outputs is {choice!r}; expected a list of texts")
     return texts

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay.draft import DraftBatch
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.verification import VerificationBatch
 
-__all__ = ["forbid", "forbid_on_device", "masks_of"]
+__all__ = ["forbid", "forbid_on_device", "forbidden_in_place", "masks_of"]
 
 
 def masks_of(
@@ -30,12 +31,30 @@ def masks_of(
 
 
 def forbid(part: Tensor, mine: Longs, masks: NDArray[np.int32]) -> None:
-    """Write -inf where the masks of the rows `mine` have no bit. For rows in the host's memory."""
-    barred = np.unpackbits(
-        ~masks.view(np.uint8), axis=1, count=part.shape[1], bitorder="little"
-    ).view(bool)
-    for row, mask in zip(mine.tolist(), torch.from_numpy(barred), strict=True):
-        part[row].masked_fill_(mask, -torch.inf)
+    """Write -inf where the masks of the rows `mine` have no bit, but not over a NaN or +inf, which
+    must be seen. For rows of float32 in the host's memory."""
+    numbers = part.numpy()
+    for row, mask in zip(mine.tolist(), masks, strict=True):
+        own = numbers[row]
+        bits = np.unpackbits(~mask.view(np.uint8), count=len(own), bitorder="little").view(bool)
+        bits &= own < np.inf
+        np.copyto(own, -np.inf, where=bits)
+
+
+def forbidden_in_place(
+    drafts: DraftBatch, logits: Tensor, inputs: VerificationBatch
+) -> VerificationBatch:
+    """The inputs without their masks, which are written into the logits: a copy of these would take
+    longer than all else. The inputs themselves where the logits are not in the host's memory, or no
+    float32.
+
+    Mutates: the logits, unless it returns the inputs.
+    """
+    if not inputs.masked or logits.device.type != "cpu" or logits.dtype != torch.float32:
+        return inputs
+    rows = Rows.of(drafts)
+    forbid(logits, *masks_of(rows, inputs, np.arange(len(rows))))
+    return VerificationBatch([one.along(np.asarray(one.output)) for one in inputs.inputs])
 
 
 def forbid_on_device(part: Tensor, mine: Tensor, masks: Tensor) -> None:

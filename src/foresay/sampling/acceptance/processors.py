@@ -71,7 +71,7 @@ def scores(
 
     there = torch.as_tensor(touched, device=device)
     part = values[there].float()  # a copy, so that the caller's logits stay as they are
-    no_number, no_limit = torch.isnan(part).any(dim=-1), torch.isposinf(part).any(dim=-1)
+    worst = part.amax(dim=-1)  # NaN if there is one
     forbid(part, np.searchsorted(touched, masked), masks)
     _add_bias(part, request[touched], inputs)
     _penalise(part, which[touched], rows, inputs)
@@ -83,8 +83,8 @@ def scores(
             sampled = torch.as_tensor(np.flatnonzero(mine), device=device)
             part[sampled] = _cut(part[sampled], request[touched][mine], inputs, order)
             temperatures[there[sampled]] = 1
-    part[no_limit] = torch.inf  # what was bad must not be hidden by a limit
-    part[no_number] = torch.nan
+    part[worst.isposinf()] = torch.inf  # what was bad must not be hidden by a limit
+    part[worst.isnan()] = torch.nan
     if len(touched) == len(which):
         return Scores(part, temperatures)
     return Scores(values.float().index_copy(0, there, part), temperatures)

@@ -129,13 +129,13 @@ test-verl: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay .venv-verl/.verl  #
 	@sh tests/verl/make_venv.sh .venv-verl .venv-vllm
 	@touch $@
 
-test-clients: $(VENV)/.core $(VENV)/.dev $(VENV)/.engine .venv-clients/.clients  ## test with lm-eval and guidellm, in a venv of their own
+test-clients: $(VENV)/.core $(VENV)/.dev $(VENV)/.engine .venv-clients/.clients  ## test with other projects' clients, in a venv of their own
 	@FORESAY_TEST_PYTHON="$$PWD/$(PY)" \
 	FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m", convert=True))')" \
 	.venv-clients/bin/python -m pytest tests/clients --confcutdir=tests/clients
 
 .venv-clients/.clients: tests/clients/make_venv.sh
-	@echo "installing lm-eval and guidellm into .venv-clients"
+	@echo "installing the clients into .venv-clients"
 	@PYTHON=$(PYTHON) sh tests/clients/make_venv.sh .venv-clients
 	@touch $@
 

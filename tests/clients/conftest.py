@@ -14,7 +14,8 @@ import pytest
 
 from clients.running import OFFLINE, QUIET, Served, given, running
 
-HERE = all(find_spec(name) is not None for name in ("lm_eval", "guidellm"))
+CLIENTS = ("lm_eval", "guidellm", "instructor", "langchain_openai", "litellm")
+HERE = all(find_spec(name) is not None for name in CLIENTS)
 collect_ignore_glob = [] if HERE else ["test_*.py"]
 
 SCRIPT = Path(__file__).parent / "reference.py"
@@ -24,7 +25,7 @@ Reference: TypeAlias = Callable[..., list[Any]]
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not HERE:
         terminalreporter.write_line(
-            "tests/clients: not run, lm-eval and guidellm are not installed here; "
+            "tests/clients: not run, the clients are not all installed here; "
             "`make test-clients` runs them"
         )
 

@@ -16,4 +16,4 @@ export PATH PIP_CONSTRAINT
 
 pip install -qq --disable-pip-version-check torch==2.13.0
 pip install -qq --disable-pip-version-check 'lm-eval[api]==0.4.13' guidellm==0.8.1 pytest \
-    instructor==1.17.0 langchain-openai==1.7.4 litellm==1.109.1
+    instructor==1.17.0 langchain-openai==1.7.4 litellm==1.105.7

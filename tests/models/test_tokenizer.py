@@ -222,6 +222,19 @@ def test_what_ends_an_answer(folder: Path, tmp_path: Path) -> None:
     assert Tokenizer(tmp_path / "m").ends == (2, 0)
 
 
+def test_control_tokens_that_are_kept(folder: Path) -> None:
+    tokenizer = Tokenizer(folder)
+    assert tokenizer.control <= {*tokenizer.added.values()}
+    names = {token: text for text, token in tokenizer.added.items()}
+    one, *others = sorted(tokenizer.control)
+    tokens = tokenizer.encode("ab", special=False).tolist()
+    for kept in ({one}, tokenizer.control):
+        whole = tokenizer.decode([*tokens, one, *others], keep=kept)
+        assert whole == tokenizer.decode([*tokens, *sorted(kept)], special=True)
+        assert names[one] in whole
+    assert tokenizer.decode([*tokens, one], keep={-1}) == tokenizer.decode(tokens)
+
+
 def test_wrong_inputs(folder: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer(folder)
     for wrong in (None, 5, b"x", ["x"]):
@@ -277,6 +290,7 @@ TEMPLATES = {
     "time": "{{ strftime_now('%Y') }}",
     "names": "{{ bos_token }} {{ eos_token }} {{ pad_token }} {{ add_generation_prompt }}",
     "absent": "{{ tools is none }} {{ documents is none }} {{ nothing is defined }} {{ nothing }}",
+    "tools": "{{ tools | tojson }} {% for t in tools or [] %}{{ t.function.name }}{% endfor %}",
     "namespace": "{% set ns = namespace(a=1) %}{% set ns.a = ns.a + 1 %}{{ ns.a }}",
     "namespace of self": "{% set ns = namespace(self=1) %}{{ ns.self }}",
     "dict": "{{ dict(a=1).items() | list }} {{ dict.fromkeys(['a'], 2) }}",
@@ -297,10 +311,21 @@ REFUSED = {
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
-def theirs(template: str, chat: Sequence[Mapping[str, Any]]) -> str:
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+
+
+def theirs(
+    template: str,
+    chat: Sequence[Mapping[str, Any]],
+    tools: list[dict[str, Any]] | None = None,
+) -> str:
     rendering: Any = render_jinja_template
     made = rendering(
-        conversations=[chat], chat_template=template, add_generation_prompt=True, **SPECIAL
+        conversations=[chat],
+        tools=tools,
+        chat_template=template,
+        add_generation_prompt=True,
+        **SPECIAL,
     )
     return str(made[0][0])
 
@@ -310,6 +335,7 @@ def test_templates_as_transformers_renders_them(name: str) -> None:
     template = ChatTemplate(TEMPLATES[name])
     for chat in CHATS:
         assert template.render(chat, SPECIAL) == theirs(TEMPLATES[name], chat)
+        assert template.render(chat, SPECIAL, TOOLS) == theirs(TEMPLATES[name], chat, TOOLS)
     assert template.render(CHATS[0], SPECIAL) or name in ("continue",)
     if name == "time":
         assert template.render(CHATS[0], SPECIAL) == str(datetime.now().year)

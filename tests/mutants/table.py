@@ -9,10 +9,11 @@ cannot be compiled, nothing that fails everywhere.
 
 from __future__ import annotations
 
+from mutants.chat import CHAT
 from mutants.core import CORE
 from mutants.mutant import Mutant
 from mutants.python import PYTHON
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = CORE + PYTHON
+MUTANTS = CORE + PYTHON + CHAT

@@ -141,6 +141,23 @@ def test_grammars_of_calls(tokenizer: Tokenizer, name: str, thought: str) -> Non
     assert fits(tokenizer, made, thought + form.written([f'{{"name": "b", "{form.key}": {{}}}}']))
 
 
+def test_an_opening_written_by_letters(tokenizer: Tokenizer) -> None:
+    """It opens nothing that the schema does not hold, and is not allowed at all where the opening
+    is a token."""
+    made = outputs_of(
+        None,
+        ToolUse(TOOLS, TOOLS, False, True),
+        FORMATS["hermes"],
+        None,
+        "none",
+        control_of(tokenizer),
+    )
+    assert made is not None
+    matcher = Grammars(tokenizer, 320).compile(made).matcher(tokenizer.ends)
+    pieces = (tokenizer.encode(letter).tolist() for letter in '<tool_call>{"name": "got"')
+    assert not all(matcher.advance(token) for piece in pieces for token in piece)
+
+
 CONTENTS = [
     (StructuredOutputs(json=True), "[1, {}]", "[1, }"),
     (StructuredOutputs(json_object=True), '{"x": [1]}', "[1]"),

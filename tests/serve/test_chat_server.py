@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from transformers import AutoTokenizer
 from foresay.engine.llm import LLM
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.structured_outputs import StructuredOutputs
-from foresay.serve.shield import Shield
 from serve.running import Running, served, wait_for
 from serve.test_chat_prompts import MARKS, TEMPLATES
 from tiny import llama, randomise, save_model
@@ -120,6 +118,16 @@ def test_a_tool_that_must_be_called(caller: Running, temperature: float) -> None
     check_call("paint", "".join(texts))
     assert len(texts) > 10
     caller.idle()
+
+
+def test_a_call_that_max_tokens_ends(caller: Running) -> None:
+    asked = {**ASKED, "max_tokens": 45, "tools": [PAINT], "tool_choice": PAINT}
+    for found in (caller.good(CHAT, **asked)["choices"][0], streamed(caller, **asked)):
+        message = found.get("message", found)
+        assert found["finish_reason"] == "length"
+        (call,) = message["tool_calls"]
+        arguments = call.get("function", call)["arguments"]
+        assert arguments.startswith("{") and not arguments.endswith("}")
 
 
 def test_tools_that_may_be_called(caller: Running, marked: Path) -> None:
@@ -306,78 +314,6 @@ def call_of(server: Running, name: str) -> str:
     whole = server.good(CHAT, **ASKED, tools=[PAINT, STOP], tool_choice=choice)
     (call,) = whole["choices"][0]["message"]["tool_calls"]
     return str(call["function"]["arguments"])
-
-
-def test_usage_tells_of_drafts_unless_the_server_hides_them(server: Running, folder: Path) -> None:
-    asked = {"prompt": "ab" * 30, "temperature": 0, "max_tokens": 60}
-    server.good(COMPLETIONS, **asked)
-    for path, body in ((COMPLETIONS, asked), (COMPLETIONS, {**asked, "stream": True})):
-        if "stream" in body:
-            options = {"include_usage": True}
-            *_, last = server.events(path, **asked, spec_details=True, stream_options=options)
-            usage = last["usage"]
-        else:
-            whole = server.good(path, **asked, spec_details=True)
-            usage = whole["usage"]
-            said = whole["choices"][0]["foresay"]
-            rejected = said["drafted"] - said["accepted"]
-            assert usage["completion_tokens_details"]["rejected_prediction_tokens"] == rejected
-        details = usage["completion_tokens_details"]
-        assert set(details) == {
-            *("reasoning_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
-        }
-        assert details["accepted_prediction_tokens"] > 0 == details["reasoning_tokens"]
-    with served(folder, shield=replace(Shield(), hide=True)) as hidden:
-        found = hidden.good(COMPLETIONS, **asked)["usage"]
-        assert found["completion_tokens_details"] == {"reasoning_tokens": 0}
-
-
-THINKS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}model: "
-TALKS = {
-    "open": f"{THINKS}<think>\n",
-    "possible": f"{THINKS}{{# </think> #}}",
-}
-
-
-@pytest.mark.parametrize("begin", TALKS)
-def test_reasoning_is_not_content(begin: str, tmp_path: Path) -> None:
-    """The model thinks until the end of its thoughts is biased to come. A form begins behind."""
-    folder = save_marked(tmp_path, TALKS[begin])
-    added = AutoTokenizer.from_pretrained(folder).get_added_vocab()
-    first = str(added["<think>"]) if begin == "possible" else ""
-    with served(folder) as server:
-        form = {"structured_outputs": {"json": COLOUR}}
-        asked = {**ASKED, "return_token_ids": True}
-        ends = {str(added["</think>"]): 12.0, first or str(added["<think>"]): 12.0 if first else 0}
-        for seed in range(4):
-            body = {**asked, "seed": seed, "logit_bias": ends, **form}
-            whole = server.good(CHAT, **body)
-            choice = whole["choices"][0]
-            message, usage = choice["message"], whole["usage"]["completion_tokens_details"]
-            if added["</think>"] in choice["token_ids"]:
-                check_call("paint", message["content"])
-                at = choice["token_ids"].index(added["</think>"])
-                assert usage["reasoning_tokens"] == at + 1
-            elif begin == "possible" and "reasoning_content" not in message:
-                check_call("paint", message["content"])
-            else:
-                assert message["content"] == "" and usage["reasoning_tokens"] == 300
-            assert "think>" not in message["content"] + message.get("reasoning_content", "")
-            again = streamed(server, **{k: v for k, v in body.items() if k != "return_token_ids"})
-            assert again["content"] == message["content"]
-            assert again["reasoning_content"] == message.get("reasoning_content", "")
-        called = server.good(
-            CHAT,
-            **{**asked, "logit_bias": ends},
-            tools=[PAINT],
-            tool_choice="required",
-            parallel_tool_calls=False,
-        )["choices"][0]
-        assert called["finish_reason"] == "tool_calls"
-        check_call(**called["message"]["tool_calls"][0]["function"])
-    with served(folder, reasoning="none") as server:
-        body = {**ASKED, "logit_bias": ends}
-        assert "reasoning_content" not in server.good(CHAT, **body)["choices"][0]["message"]
 
 
 def test_openai_s_own_client(caller: Running) -> None:

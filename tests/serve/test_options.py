@@ -32,6 +32,11 @@ OPEN = ("--insecure", "--host")
         (("--pad", "9999999"), "--pad is 9999999; expected 0 to 65536 bytes"),
         (("--api-key", "short"), "an API key is not valid; expected 8 or more ASCII characters"),
         (("--keys", "/nonexistent/keys"), "the file of keys '/nonexistent/keys' cannot be read"),
+        (
+            ("--tool-format", "xml"),
+            "--tool-format is 'xml'; expected auto, hermes, llama3",
+        ),
+        (("--reasoning", "deep"), "--reasoning is 'deep'; expected auto, none, think, mistral"),
         (("--drafter", "magic"), "drafter is 'magic'; expected one of"),
         (("--ssl-keyfile", "k"), "one of --ssl-certfile and --ssl-keyfile is given; expected both"),
         (

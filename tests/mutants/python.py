@@ -370,7 +370,6 @@ PYTHON = (
         "gains[drafts.depths[found.order] <= _TOKENS_AHEAD] += 9",
         "tests/engine/test_probes.py::test_many_answers_at_once",
     ),
-    # ---- structured answers ---------------------------------------------------------------------
     Mutant(
         "masks are those of the node before",
         "src/foresay/structured/tree.py",
@@ -435,5 +434,19 @@ PYTHON = (
         "        path.append(form.last.own[node])\n",
         "        path.append(node)\n",
         "tests/drafters/test_grammar.py::test_the_inner_drafter_is_told_in_its_own_numbers",
+    ),
+    Mutant(
+        "a lexer that is used up is not begun anew",
+        "src/foresay/structured/matcher.py",
+        "        self._start = self._begin()\n",
+        "",
+        "tests/structured/test_hostile.py::test_a_grammar_does_not_wear_out",
+    ),
+    Mutant(
+        "a form whose first tokens are beyond the limits is compiled",
+        "src/foresay/structured/trial_process.py",
+        "            raise ValueError(matcher.get_error())\n\n\ndef",
+        "            return\n\n\ndef",
+        "tests/structured/test_hostile.py::test_what_no_answer_could_follow_is_refused",
     ),
 )

@@ -38,10 +38,14 @@ def read_tokenizer(text: str, ends: Sequence[int]) -> LLTokenizer:
 
 
 def begin(tokenizer: LLTokenizer, source: str) -> LLMatcher:
-    """The beginning of a grammar. Raises: ValueError with the reason, if it is refused."""
+    """The beginning of a grammar, whose first mask has been computed: it takes longer than others.
+
+    Raises: ValueError with the reason, if it is refused.
+    """
     from llguidance import LLMatcher
 
     start = LLMatcher(tokenizer, source, log_level=0, limits=limits())
+    start.compute_bitmask()
     if start.is_error():
         raise ValueError(start.get_error())
     return start

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from foresay.structured.matcher import Grammar
 from structured.schemas import BOMBS, GRAMMARS, mutated_json, mutated_text, schemas
 
 pytestmark = pytest.mark.model
+T = TypeVar("T")
 
 SECONDS = 1.0  # of compiling
 STEP = 0.25  # seconds for a token: its mask, and going behind it
@@ -42,7 +43,7 @@ def grammars() -> Grammars:
     return made
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+def timed(work: Callable[[], T]) -> tuple[T, float]:
     start = time.thread_time()
     done = work()
     return done, time.thread_time() - start
@@ -88,7 +89,7 @@ def followed(grammar: Grammar, seed: int, tokens: int) -> str:
             return "failed"
         assert seconds < STEP, seconds
         if end:
-            return str(end)
+            return end
     return "went on"
 
 

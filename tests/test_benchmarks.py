@@ -131,7 +131,8 @@ def test_server(tmp_path: Path, tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["edge", "edge_load", "processors", "server", "simulate", "start", "vllm_step"]
+    "script",
+    ["edge", "edge_load", "processors", "server", "simulate", "start", "structured", "vllm_step"],
 )
 def test_help(tmp_path: Path, script: str) -> None:
     """Of those whose runs are slow, elsewhere, or need a peer."""

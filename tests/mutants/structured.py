@@ -72,4 +72,18 @@ STRUCTURED = (
         "        path.append(node)\n",
         "tests/drafters/test_grammar.py::test_the_inner_drafter_is_told_in_its_own_numbers",
     ),
+    Mutant(
+        "a lexer that is used up is not begun anew",
+        "src/foresay/structured/matcher.py",
+        "        self._start = self._begin()\n",
+        "",
+        "tests/structured/test_hostile.py::test_a_grammar_does_not_wear_out",
+    ),
+    Mutant(
+        "a form whose first tokens are beyond the limits is compiled",
+        "src/foresay/structured/trial_process.py",
+        "            raise ValueError(matcher.get_error())\n\n\ndef",
+        "            return\n\n\ndef",
+        "tests/structured/test_hostile.py::test_what_no_answer_could_follow_is_refused",
+    ),
 )

@@ -1,7 +1,8 @@
 """From a `StructuredOutputs` to a grammar over the tokens of a model.
 
 llguidance does the work: an Earley parser over derivatives of regular expressions, which walks a
-trie of the vocabulary. A grammar is compiled when it is first asked for, within fixed limits.
+trie of the vocabulary. A grammar is compiled when it is first asked for, within fixed limits, and
+in a process of its own first: no limit of the library keeps it from working for ever.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import partial
+from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,10 +19,12 @@ from foresay.arrays import check_positive
 from foresay.errors import InputError, ModelError
 from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.structured.lead import Lead
+from foresay.structured.library import begin, read_tokenizer, short
 from foresay.structured.matcher import Grammar, bytes_of
+from foresay.structured.trial import Trial
 
 if TYPE_CHECKING:
-    from llguidance import LLParserLimits, LLTokenizer
+    from llguidance import LLTokenizer
 
 __all__ = ["GrammarTokenizer", "Grammars"]
 
@@ -90,55 +95,36 @@ class Grammars:
         return {one for one in tokens if tokenizer.is_special_token(one)}
 
     def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer) -> Grammar:
-        from llguidance import LLMatcher
-
         source = _source(outputs)
+        self._trial.check(source)
         try:
-            start = LLMatcher(tokenizer, source, log_level=0, limits=_limits())
-            refused = start.get_error() if start.is_error() else ""
-        except Exception as error:  # the library promises that there is none
-            raise InputError(f"structured_outputs is refused: {error}") from None
-        if refused:
-            raise InputError(f"structured_outputs is refused: {_short(refused)}")
-        lead = None
-        if outputs.after is not None:
-            tokens = (bytes_of(tokenizer, token) for token in range(self._vocabulary))
-            lead = Lead(outputs.after.encode(), tokens)
-        return Grammar(tokenizer, start, self._vocabulary, self._given.ends, lead)
+            lead = None
+            if outputs.after is not None:
+                tokens = (bytes_of(tokenizer, token) for token in range(self._vocabulary))
+                lead = Lead(outputs.after.encode(), tokens)
+            ends = self._given.ends
+            made = partial(begin, tokenizer, source)
+            return Grammar(tokenizer, made, self._vocabulary, ends, lead)
+        except ValueError as error:
+            raise InputError(f"structured_outputs is refused: {short(error)}") from None
 
     def _tokenizer(self) -> LLTokenizer:
-        try:
-            from llguidance import LLTokenizer
-        except ModuleNotFoundError:
+        if find_spec("llguidance") is None:
             raise InputError(
                 "structured_outputs needs the package 'llguidance', which is not installed; "
                 "install it with: pip install '.[engine]' in foresay's checkout"
-            ) from None
+            )
         try:
             ends = [token for token in self._given.ends if self._given.piece(token) is not None]
             if not ends:
                 raise ModelError("it names no token that ends an answer")
-            text, slices = self._given.serialized(), LLTokenizer.json_slices()
-            return LLTokenizer(text, eos_token=ends, slices=slices)
+            text = self._given.serialized()
+            self._trial = Trial(text, ends)
+            return read_tokenizer(text, ends)
         except (ModelError, ValueError) as error:
             raise InputError(
-                f"structured_outputs cannot be used with this model's tokenizer: {_short(error)}"
+                f"structured_outputs cannot be used with this model's tokenizer: {short(error)}"
             ) from None
-
-
-def _limits() -> LLParserLimits:
-    """What compiling a grammar, and one mask, may take: some tens of milliseconds and megabytes."""
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(
-        initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=200_000,
-        step_max_items=50_000,
-        max_items_in_row=2_000,
-        max_lexer_states=50_000,
-        max_grammar_size=200_000,
-        verbose_errors=False,
-    )
 
 
 def _source(outputs: StructuredOutputs) -> str:
@@ -185,10 +171,4 @@ def _source(outputs: StructuredOutputs) -> str:
         choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in outputs.choice or ())
         return LLMatcher.grammar_from_lark(f"start: {choices}")
     except ValueError as error:
-        raise InputError(f"structured_outputs is refused: {_short(error)}") from None
-
-
-def _short(error: object) -> str:
-    """What the library says, as one sentence."""
-    said = " ".join(str(error).split())
-    return said if len(said) <= 500 else f"{said[:500]} …"
+        raise InputError(f"structured_outputs is refused: {short(error)}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ Words: TypeAlias = NDArray[np.int32]
 class Grammar:
     """One form of answers over the tokens of one model. It can be shared by threads.
 
+    begin       makes the library's matcher at the beginning of an answer
     vocabulary  columns of the model's logits
     words       of a mask: one bit for each of them
     known       token ids of the tokenizer
@@ -32,12 +33,12 @@ class Grammar:
     def __init__(
         self,
         tokenizer: LLTokenizer,
-        start: LLMatcher,
+        begin: Callable[[], LLMatcher],
         vocabulary: int,
         ends: tuple[int, ...],
         lead: Lead | None,
     ) -> None:
-        self._tokenizer, self._start = tokenizer, start
+        self._tokenizer, self._begin, self._start = tokenizer, begin, begin()
         self.vocabulary, self.words = vocabulary, -(-vocabulary // 32)
         self.known, self.ends = tokenizer.vocab_size, ends
         self.lead = lead
@@ -46,6 +47,15 @@ class Grammar:
     def matcher(self, stops: Sequence[int] = ()) -> GrammarMatcher:
         """At the beginning of an answer that these token ids end; each answer has its own."""
         return GrammarMatcher(self, self._start.deep_copy(), stops)
+
+    def renew(self) -> LLMatcher:
+        """The library's matcher at the beginning of an answer, which shares nothing with others.
+
+        The states of a lexer are kept for later answers with its grammar, which are faster for it.
+        They are limited, so in the end they have to be forgotten.
+        """
+        self._start = self._begin()
+        return self._start.deep_copy()
 
     def bytes_of(self, token: int) -> bytes:
         """What a token writes."""
@@ -88,8 +98,8 @@ class GrammarMatcher:
         self._inner = inner
         # What it remembers of the text before the form; None once that has begun.
         self._tail: bytes | None = None if grammar.lead is None else b""
-        # Of each token: the tail before it, and how many tokens the library was given for it.
-        self._told: list[tuple[bytes | None, int]] = []
+        # Of each token: the tail before it, and the tokens that the library was given for it.
+        self._told: list[tuple[bytes | None, list[int]]] = []
         self._ends = _bits(grammar.ends, grammar.words)
         self._stops = _bits(self.stops, grammar.words)
 
@@ -134,7 +144,7 @@ class GrammarMatcher:
         if self._tail is None:
             if token in self.grammar.ends or not self._take([token]):
                 return False
-            self._told.append((None, 1))
+            self._told.append((None, [token]))
             return True
         lead = self.grammar.lead
         assert lead is not None
@@ -142,7 +152,7 @@ class GrammarMatcher:
         pieces = self.grammar.pieces(rest) if rest else []
         if not self._take(pieces):
             return False
-        self._told.append((self._tail, len(pieces)))
+        self._told.append((self._tail, pieces))
         self._tail = tail if rest is None else None
         return True
 
@@ -157,8 +167,9 @@ class GrammarMatcher:
             undone = self._told[-tokens:]
             del self._told[-tokens:]
             self._tail = undone[0][0]
-            self._inner.rollback(sum(told for _, told in undone))
-            self._check()
+            self._inner.rollback(sum(len(told) for _, told in undone))
+            if self._inner.is_error():
+                self._renew()
 
     def fill_mask(self, row: Words) -> None:
         """Write into a caller's row, int32[words], which tokens may come next. Where the answer is
@@ -170,8 +181,12 @@ class GrammarMatcher:
             if len(barred):
                 row &= ~_bits(barred, len(row))
             return
-        given = np.frombuffer(self._inner.compute_bitmask(), np.int32)
-        self._check()
+        mask = self._inner.compute_bitmask()
+        if self._inner.is_error():
+            self._renew()
+            mask = self._inner.compute_bitmask()
+            self._check()
+        given = np.frombuffer(mask, np.int32)
         known = min(len(given), len(row))  # a model may have more columns than tokens, or fewer
         row[known:] = 0
         np.bitwise_and(given[:known], ~self._ends[:known], out=row[:known])
@@ -192,11 +207,29 @@ class GrammarMatcher:
 
     def _take(self, tokens: list[int]) -> bool:
         """Tell the library all of these tokens or none."""
-        taken = self._inner.try_consume_tokens(tokens) if tokens else 0
-        if taken < len(tokens):
-            self._check()
+        if not tokens:
+            return True
+        for renewed in (False, True):
+            taken = self._inner.try_consume_tokens(tokens)
+            if taken == len(tokens):
+                return True
             self._inner.rollback(taken)
-        return taken == len(tokens)
+            self._inner.compute_bitmask()  # here the library says whether it is a limit that ends
+            if not self._inner.is_error():
+                return False
+            if not renewed:
+                self._renew()
+        self._check()
+        return False
+
+    def _renew(self) -> None:
+        """Follow the answer anew with a lexer of its own: the one that all answers with this
+        grammar share has used up its limits. Raises: as `_check`."""
+        self._inner = self.grammar.renew()
+        told = [token for _, tokens in self._told for token in tokens]
+        if self._inner.try_consume_tokens(told) < len(told):
+            self._inner.compute_bitmask()
+            self._check()
 
     def _check(self) -> None:
         if self._inner.is_error():

@@ -22,6 +22,7 @@ _LIBRARIES = [
     ("gguf", "reading GGUF files, as the default model comes in", ".[engine]"),
     ("huggingface_hub", "getting models from the hub", ".[engine]"),
     ("jinja2", "chat templates", ".[engine]"),
+    ("llguidance", "structured answers", ".[engine]"),
     ("starlette", "foresay serve", ".[serve]"),
     ("uvicorn", "foresay serve", ".[serve]"),
     ("msgspec", "foresay serve, foresay edge", ".[edge]"),

@@ -108,7 +108,7 @@ def test_the_inner_drafter_is_told_in_its_own_numbers() -> None:
 def test_nothing_is_done_without_a_form() -> None:
     given = DraftBatch.of([Draft.chain([5, 6])])
     inner = Told(given[0])
-    inner.propose = lambda states, budgets, /: given  # type: ignore[method-assign,assignment]
+    inner.propose = lambda states, budgets, /: given  # type: ignore[method-assign,assignment,return-value]
     drafter = GrammarDrafter(inner)
     drafter.use_grammars(grammars())
     state = drafter.begin(PROMPT, sampling=sampling(None))

@@ -13,7 +13,8 @@ from mutants.chat import CHAT
 from mutants.core import CORE
 from mutants.mutant import Mutant
 from mutants.python import PYTHON
+from mutants.structured import STRUCTURED
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = CORE + PYTHON + CHAT
+MUTANTS = CORE + PYTHON + STRUCTURED + CHAT

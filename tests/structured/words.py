@@ -26,7 +26,7 @@ _PAIRS = [
 class _Words:
     """What `Grammars` needs of a tokenizer, and texts for the tests."""
 
-    ends = (END,)
+    ends: tuple[int, ...] = (END,)
 
     def __init__(self) -> None:
         merges = sorted(_PAIRS, key=lambda pair: len("".join(pair)))

@@ -44,6 +44,7 @@ MARKS = {
     Source.RECYCLED: Mark("⦅", "⦆", "cyan bold italic underline"),
     Source.DRAFT_MODEL: Mark("⌈", "⌉", "green reverse"),
     Source.HEAD: Mark("⦃", "⦄", "magenta reverse bold"),
+    Source.GRAMMAR: Mark("⟅", "⟆", "blue reverse underline"),
     Source.EDGE: Mark("⟮", "⟯", "yellow reverse italic"),
     Source.OTHER: Mark("⟪", "⟫", "red bold italic"),
     Source.MODEL: Mark(" ", " ", ""),

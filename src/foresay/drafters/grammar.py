@@ -176,10 +176,14 @@ class GrammarDrafter:
             order = np.argsort(-scores, kind="stable") if scored else np.array(best)
             best = np.sort(order[:budget]).tolist()
         place = {-1: -1} | {old: new for new, old in enumerate(best)}
-        columns = ([column[node] for node in best] for column in found)  # type: ignore[attr-defined]
-        tokens, parents, own, forced = columns
-        form.last = Completed(tokens, [place[parent] for parent in parents], own, forced)
-        return Draft(tokens, form.last.parents, scores[[*best]] if scored else None)
+        form.last = Completed(
+            [found.tokens[node] for node in best],
+            [place[found.parents[node]] for node in best],
+            [found.own[node] for node in best],
+            [found.forced[node] for node in best],
+        )
+        chances = scores[[*best]] if scored else None
+        return Draft(form.last.tokens, form.last.parents, chances)
 
     def _scores(self, found: Completed, draft: Draft) -> Any:
         """Each node's chance: its parent's, times what forced tokens were worth so far, or what the

@@ -159,9 +159,11 @@ class Engine:
 
         Raises: InputError for what cannot be answered; nothing has changed then.
         """
-        of = self.target, self.scheduler.pages.total * PAGE - 1, self._grammars
-        whose = (group, tenant, text, prompt_logprobs, together)
-        request = new_request(self._added, self._mark, *of, prompt, params, seed, stops, *whose)
+        memory = self.scheduler.pages.total * PAGE - 1
+        whose = (group, tenant, text, prompt_logprobs, together, self._grammars)
+        request = new_request(
+            self._added, self._mark, self.target, memory, prompt, params, seed, stops, *whose
+        )
         self._added += 1
         self.groups.join(request)
         self.scheduler.add(request)
@@ -279,8 +281,7 @@ class Engine:
             self.policy.observe(facts)
 
     def _recompute_if_replaced(self) -> bool:
-        """Whether the weights were replaced since the last forward pass: then nothing that was
-        computed with the old ones is used any more."""
+        """Whether the weights were replaced: what was computed with the old ones is dropped."""
         version = self.target.version
         if self._computed_with == version:
             return False

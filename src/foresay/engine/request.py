@@ -287,7 +287,6 @@ def new_request(
     owner: object,
     target: Target,
     memory: int,
-    grammars: Grammars | None,
     prompt: IntsLike,
     params: SamplingParams | None,
     seed: int | None,
@@ -297,6 +296,7 @@ def new_request(
     text: IncrementalDetokenizer | None,
     prompt_logprobs: int | None,
     together: bool,
+    grammars: Grammars | None,
 ) -> Request:
     """A request of an engine, as `Engine.add` was asked for it; `memory`: as for `fitted`,
     `grammars` of the engine.

@@ -72,7 +72,8 @@ def scores(
     there = torch.as_tensor(touched, device=device)
     part = values[there].float()  # a copy, so that the caller's logits stay as they are
     worst = part.amax(dim=-1)  # NaN if there is one
-    forbid(part, np.searchsorted(touched, masked), masks)
+    if len(masked):
+        forbid(part, np.searchsorted(touched, masked), masks)
     _add_bias(part, request[touched], inputs)
     _penalise(part, which[touched], rows, inputs)
     _forbid_stops(part, np.where(silent, request, -1)[touched], inputs)

@@ -5,7 +5,7 @@ import { html, many, reachable } from "/page/parts.js";
 import { SOURCES } from "/page/sources.js"; // which the server writes; page.css has a mark for each
 
 /** Sources that are not in the legend: few servers have them, and the tip of a token tells. */
-export const RARE = ["recycled", "draft_model", "head", "edge", "other"];
+export const RARE = ["recycled", "draft_model", "head", "grammar", "edge", "other"];
 
 const turns = document.getElementById("turns");
 const empty = document.getElementById("empty");

@@ -16,7 +16,7 @@ from structured.schemas import Schema, schemas
 
 pytestmark = pytest.mark.model
 
-TOKENS = 160
+TOKENS = 120
 
 
 @cache
@@ -55,11 +55,7 @@ def check(count: int, seed: int, temperature: float) -> None:
     assert sum(one.stats.accepted for one in drafted) > count  # of what the forms force, at least
 
 
-def test_answers_are_valid() -> None:
-    check(4, 1, 1.0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_40_answers_are_valid(temperature: float) -> None:
-    check(20, 2, temperature)
+def test_answers_are_valid(temperature: float) -> None:
+    check(12, 2, temperature)

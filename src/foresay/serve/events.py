@@ -31,10 +31,7 @@ _log = logging.getLogger("foresay.serve")
 
 
 class AnswerShape(Protocol):
-    """How one request is answered: what is generated, and its answers as an API has them.
-
-    Mutates: `whole` and `events` count what they have read.
-    """
+    """How one request is answered: what is generated, and its answers as an API has them."""
 
     generation: GenerationRequest
     ping: bytes

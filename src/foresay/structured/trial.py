@@ -45,7 +45,7 @@ class Trial:
     def check(self, source: str) -> None:
         """Try what the library would compile.
 
-        Raises: InputError with the reason, if it is refused. GIL: released meanwhile.
+        Raises: InputError with the reason, if it is refused.
         """
         for _ in range(2):
             with suppress(OSError):

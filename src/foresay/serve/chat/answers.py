@@ -43,10 +43,7 @@ class Said:
 
 
 class ChatAnswers:
-    """Reads the chunks of the answers to one request.
-
-    Mutates: `read` keeps what is not certain yet, and counts tokens.
-    """
+    """Reads the chunks of the answers to one request."""
 
     def __init__(self, form: ChatForm, answers: int) -> None:
         self._readers = [_Reader(form) for _ in range(answers)]

@@ -25,8 +25,6 @@ class CallReader:
     """Tells the calls in the text of one answer from its content.
 
     names  of the tools that there are: an object with another name is content
-
-    Mutates: `read` keeps what is not certain yet.
     """
 
     def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
@@ -131,10 +129,7 @@ class CallReader:
 
 
 class _CallObject:
-    """The object of one call: its name, and the text of its arguments.
-
-    Mutates: `take` reads a character more, `taken` forgets what it returns.
-    """
+    """The object of one call: its name, and the text of its arguments."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names

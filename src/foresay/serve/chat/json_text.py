@@ -15,10 +15,7 @@ _MOST_DEPTH = 128
 
 
 class JsonText:
-    """One JSON value that comes in pieces.
-
-    Mutates: every call of `take` reads one character more.
-    """
+    """One JSON value that comes in pieces."""
 
     def __init__(self) -> None:
         self._open: list[str] = []  # '{' and '[' that are not closed

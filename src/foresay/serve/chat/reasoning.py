@@ -47,10 +47,7 @@ def begin_of(prompt: str, markers: Markers | None) -> Begin:
 
 
 class ReasoningReader:
-    """Tells reasoning from content, in a text that comes in pieces.
-
-    Mutates: `read` keeps what may be a part of a marker.
-    """
+    """Tells reasoning from content, in a text that comes in pieces."""
 
     def __init__(self, markers: Markers | None, begin: Begin) -> None:
         self._markers = markers

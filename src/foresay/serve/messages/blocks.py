@@ -28,8 +28,6 @@ class Blocks:
     """The blocks of one message, in their order. One is open at a time, until another begins.
 
     thinking  whether the reasoning is shown
-
-    Mutates: every method adds to the blocks, and returns the events that tell of it.
     """
 
     def __init__(self, *, thinking: bool) -> None:

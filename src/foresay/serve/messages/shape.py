@@ -36,8 +36,6 @@ class MessageShape:
     """The shape of one message.
 
     chat  the shape of the chat that it is made of
-
-    Mutates: `events` and `whole` read its chunks.
     """
 
     ping = typed_event(Ping())

@@ -35,8 +35,6 @@ class KeptResponses:
 
     most        responses of one tenant
     most_bytes  of one tenant; what was not used for the longest goes first
-
-    Mutates: every method but `bytes_of`; reading makes an entry the last to go.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:

@@ -29,8 +29,6 @@ class Output:
 
     names   the namespace and the name of each function that has a namespace, by the chat's name
     number  gives the next event's number
-
-    Mutates: every method adds to the items, and returns the events that tell of it.
     """
 
     def __init__(self, names: Mapping[str, tuple[str, str]], number: Callable[[], int]) -> None:

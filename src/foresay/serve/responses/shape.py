@@ -38,8 +38,6 @@ class ResponseShape:
     chat   the shape of the chat that it is made of
     items  the input of this request
     keep   takes the response when it has ended; None: it is not kept
-
-    Mutates: `events` and `whole` read its chunks.
     """
 
     ping = PING

@@ -1,8 +1,9 @@
 """Which nodes of a proposal are verified: a mask over the drafter's own drafts.
 
-Whoever leaves nodes out clears their bits: the vocabulary, the policy, max_tokens, memory. A node
-keeps its number from `propose` to `observe`; only the target computes the kept ones packed, and
-`numbered` is the one place that leads back from its rows.
+Whoever leaves nodes out clears their bits: the vocabulary, the grammar of the answer, the policy,
+max_tokens, memory. A node keeps its number from `propose` to `observe`. Two see packed nodes: the
+target (`numbered` leads back from its rows), and the policy where some nodes may not come at all
+(`of_these` leads back from what it chose).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Where a grammar leaves one text to write (the name of a field, what is between two values), that
 text is drafted as the tokenizer writes it, and verified like any draft. It stands alone, or around
 another drafter: then the nodes that the grammar forbids are left out of the other's drafts, and the
-forced text is put between and behind the rest. For requests without a form nothing is done.
+forced text is put between and behind the rest. Requests without a form get the other's drafts as
+they are.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class PrefixTree(Generic[Text]):
         return len(self._root.texts)
 
     def add(self, owner: Hashable, tokens: Int32s, text: Text) -> None:
-        """Raises: nothing; a text that is there already is there once."""
+        """Adding a text twice changes nothing."""
         node = self._root
         node.texts[text] = tokens
         for key in _path(owner, tokens):

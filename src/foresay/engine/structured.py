@@ -1,5 +1,4 @@
-"""Structured answers in a step: drafts that the grammar forbids are cut, the rest gets masks, and
-what was committed is told to the grammar."""
+"""Structured answers in a step: drafts that the grammar forbids are cut, and the rest gets masks."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ __all__ = ["StructuredOutputs"]
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputs:
-    """The one form that an answer has: exactly one of the first five is given. `after` may be given
-    beside it.
+    """The form that an answer has: one of `json`, `json_object`, `regex`, `choice` and `grammar`.
+    `after` may be given beside it.
 
     Whether it can be understood is found out when it is compiled.
 

@@ -1,4 +1,5 @@
-"""How products are divided among programs: what was fastest on an H200, by number of rows."""
+"""How products are divided among programs, by number of rows: chosen on an H200, in a run whose
+record is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured answers in a step: drafts that the grammar forbids are cut, and the rest gets masks."""
+"""Structured answers in a step: illegal drafts are cut, the others get masks."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import plain
 from foresay.engine.proposal import Proposal
-from foresay.engine.structured import asks_of, without_illegal
+from foresay.engine.structured import without_illegal
 from foresay.errors import InputError, LogitsError
 from foresay.models.target import Target
 from foresay.structured.matcher import Grammar, GrammarMatcher
@@ -280,59 +279,3 @@ def test_an_engine_without_grammars_refuses(target: Target) -> None:
     with pytest.raises(InputError, match="unclosed group"):
         wrong = StructuredOutputs(regex="(x")
         engine_of(target).add([5], replace(form, structured_outputs=wrong))
-
-
-def broken(matcher: GrammarMatcher) -> InputError:
-    """What is left of a matcher that has reached a limit, and what it raises."""
-    matcher._inner = None  # type: ignore[assignment]
-    return InputError("the grammar of the answer cannot be followed further: too many items")
-
-
-def test_a_draft_that_the_grammar_cannot_follow_fails_nobody(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Limits that are reached on the way of a draft: the answer itself does not go there."""
-    asked, allows = asked_of(12), GrammarMatcher.allows
-    expected, raised = wanted(target, asked), list[int]()
-
-    def sometimes(matcher: GrammarMatcher, token: int) -> bool:
-        if token % 3 == 0:
-            raised.append(token)
-            raise broken(matcher)
-        return allows(matcher, token)
-
-    drafter = scripted(target, asked, 0.4)
-    monkeypatch.setattr(GrammarMatcher, "allows", sometimes)
-    requests = answered(engine_of(target, drafter), asked)
-    assert len(raised) > 20
-    assert [request.error for request in requests] == [None] * len(asked)
-    assert tokens_of(requests) == expected
-
-
-def test_masks_that_cannot_be_made_behind_a_draft_leave_the_first(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = [one for one in asked_of(18) if one[1].structured_outputs is not None]
-    expected, fill = wanted(target, asked), GrammarMatcher.fill_mask
-    ends: dict[int, int] = {}
-
-    def at_the_text_alone(matcher: GrammarMatcher, row: Any) -> None:
-        if ends.setdefault(id(matcher), len(matcher)) < len(matcher):
-            raise broken(matcher)
-        fill(matcher, row)
-
-    engine = engine_of(target, Scripted({}, 1.0))
-    request = engine.add(asked[0][0], asked[0][1], seed=0, stops=STOPS)
-    engine.step()
-    matcher = request.matcher
-    assert matcher is not None and request.token_ids
-    token = expected[0][len(request.token_ids)]
-    draft = Draft([token], [-1])
-    first = tree_masks(matcher, Draft.empty())
-    monkeypatch.setattr(GrammarMatcher, "fill_mask", at_the_text_alone)
-    step: Any = SimpleNamespace(
-        decoding=[request], chosen=SimpleNamespace(drafts=DraftBatch.of([draft]))
-    )
-    asks, failures = asks_of(step)
-    assert not failures and asks[0].masks is not None
-    assert np.array_equal(asks[0].masks[:1], first) and not asks[0].masks[1].any()

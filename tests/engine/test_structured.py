@@ -4,7 +4,9 @@ drafted, beside requests without a form."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -270,6 +272,83 @@ def test_a_request_that_fails_harms_no_other(target: Target) -> None:
     assert isinstance(requests[0].error, LogitsError) and "forbidden" in str(requests[0].error)
     alone = answered(engine_of(target), asked[1:])
     assert tokens_of(requests[1:]) == tokens_of(alone) and alone[0].error is None
+
+
+class _Tires:
+    """The library's matcher, whose limits end right behind these tokens: in them, or in the mask."""
+
+    def __init__(self, inner: Any, beyond: list[int], mask: bool) -> None:
+        self._inner, self._beyond, self._mask = inner, beyond, mask
+        self._path, self._over = list[int](), False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _there(self) -> bool:
+        return self._path[-len(self._beyond) :] == self._beyond
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        for count, token in enumerate(tokens):
+            self._path.append(token)
+            over = self._there() and not self._mask
+            if self._over or over or self._inner.try_consume_tokens([token]) < 1:
+                self._over |= over
+                self._path.pop()
+                return count
+        return len(tokens)
+
+    def rollback(self, tokens: int) -> None:
+        del self._path[len(self._path) - tokens :]
+        if not self._over:
+            self._inner.rollback(tokens)
+
+    def compute_bitmask(self) -> Any:
+        self._over |= self._mask and self._there()
+        return self._inner.compute_bitmask()
+
+    def compute_ff_tokens(self) -> list[int]:
+        found: list[int] = [] if self._over else self._inner.compute_ff_tokens()
+        return found
+
+    def is_stopped(self) -> bool:
+        return self._over or bool(self._inner.is_stopped())
+
+    def is_error(self) -> bool:
+        return self._over
+
+    def get_error(self) -> str:
+        return "too much"
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_too_much_work_where_only_a_draft_goes_harms_nothing(
+    target: Target, monkeypatch: pytest.MonkeyPatch, mask: bool, greedy: bool
+) -> None:
+    """And where the answer goes it fails there, with the same tokens before as without drafts."""
+    (ab,), (x,) = WORDS.encode("ab"), WORDS.encode("x")
+    params = replace(GREEDY if greedy else ASKED[1], logprobs=None, max_tokens=40)
+    params = replace(params, structured_outputs=StructuredOutputs(regex="(ab|x){30}y"))
+    asked = [(prompt, params) for prompt in prompts(8, seed=3)]
+    right = wanted(target, asked)
+    texts = {tuple(p): text for (p, _), text in zip(asked, right, strict=True)}
+    found = list[Any]()
+    for drafter in (None, Scripted(texts, 0.5, seed=1), GrammarDrafter(Scripted(texts, 0.5))):
+        engine = engine_of(target, drafter)
+        requests = [engine.add(p, params, seed=s, stops=STOPS) for s, (p, _) in enumerate(asked)]
+        for request in requests:
+            assert request.matcher is not None
+            grammar = copy(request.matcher.grammar)
+            tires = partial(_Tires, beyond=[x, ab, x], mask=mask)
+            renew = type(grammar).renew.__get__(grammar)
+            monkeypatch.setattr(grammar, "renew", lambda r=renew, t=tires: t(r()))
+            request.matcher.grammar = grammar
+            request.matcher._inner = tires(request.matcher._inner)
+        engine.run()
+        engine.check_integrity()
+        found.append([(r.token_ids, str(r.error)) for r in requests])
+    assert found[1] == found[0] and found[2] == found[0]
+    assert [said for _, said in found[0]] != ["None"] * 8
 
 
 def test_an_engine_without_grammars_refuses(target: Target) -> None:

@@ -232,15 +232,22 @@ def seconds_of(step: Step, outcome: Outcome, laps: Timings) -> tuple[float, floa
 
 
 def _within_form(matcher: GrammarMatcher, tokens: Sequence[int]) -> int:
-    """How many of the tokens there are up to the end of the form.
+    """How many of the tokens there are up to the end of the form, or to one that the matcher cannot
+    follow: the next step begins with that, as it would without drafts.
 
-    Raises: as the matcher, and InputError for a token that it forbids.
+    Raises: as the matcher, and InputError for a token that it forbids, if that is the first one.
     """
     for count, token in enumerate(tokens, 1):
         if token in matcher.stops:
             return count
-        if not matcher.advance(token):
-            raise InputError(f"token {token} was chosen; the form of the answer does not allow it")
+        try:
+            if not matcher.advance(token):
+                said = f"token {token} was chosen; the form of the answer does not allow it"
+                raise InputError(said)
+        except InputError:
+            if count == 1:
+                raise
+            return count - 1
         if matcher.complete:
             return count
     return len(tokens)

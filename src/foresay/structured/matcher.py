@@ -89,7 +89,7 @@ class GrammarMatcher:
     The end of an answer is no token of the grammar: it is not told to the matcher.
 
     Raises: InputError where the grammar takes more work at this place
-    than its limits allow; the matcher is of no use then.
+    than its limits allow; it stays at that place, and can be rolled back.
     """
 
     def __init__(self, grammar: Grammar, inner: LLMatcher, stops: Sequence[int]) -> None:
@@ -230,7 +230,10 @@ class GrammarMatcher:
                 return False
             if not renewed:
                 self._renew()
-        self._check()
+        try:
+            self._check()
+        finally:
+            self._renew()  # the place before these tokens is as good as it was
         return False
 
     def _renew(self) -> None:

@@ -6,12 +6,14 @@ A node costs one advance, however many lie below it. The matcher is where it was
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foresay.draft import Draft
+from foresay.errors import InputError
 from foresay.structured.matcher import GrammarMatcher, Words
 
 __all__ = ["Completed", "completed", "legal_nodes", "tree_masks"]
@@ -32,9 +34,9 @@ class Completed(NamedTuple):
 
 
 def legal_nodes(matcher: GrammarMatcher, draft: Draft) -> NDArray[np.bool_]:
-    """Which nodes the grammar allows, with all above them.
+    """Which nodes the grammar allows, with all above them; not those that take it too much work.
 
-    Raises: as the matcher, which is of no use then.
+    Raises: as the matcher, if that cannot go back.
     """
     tokens, legal = draft.tokens.tolist(), np.zeros(len(draft), bool)
 
@@ -49,9 +51,10 @@ def legal_nodes(matcher: GrammarMatcher, draft: Draft) -> NDArray[np.bool_]:
 def tree_masks(matcher: GrammarMatcher, draft: Draft) -> Words:
     """The masks of one verification, int32[n + 1, words]: what may come after the text, and after
     each node. Behind a node that is forbidden or that ends the answer everything may: nothing of it
-    is committed.
+    is committed. Where the grammar takes too much work behind a node nothing may: the answer fails
+    if it goes there.
 
-    Raises: as the matcher, which is of no use then.
+    Raises: as the matcher, where that is so behind the text.
     """
     masks = np.full((len(draft) + 1, matcher.grammar.words), -1, np.int32)
     tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
@@ -63,6 +66,7 @@ def tree_masks(matcher: GrammarMatcher, draft: Draft) -> Words:
         return bool(within) and not _ends(matcher, token)
 
     def fill(node: int) -> None:
+        masks[node + 1] = 0
         matcher.fill_mask(masks[node + 1])
 
     _walk(matcher, draft, enter, fill)
@@ -127,13 +131,15 @@ def _walk(
     visit: Callable[[int], None],
 ) -> None:
     """Depth first. `enter(node)` says before each node whether it is gone to, `visit(node)` is
-    called behind it, where the answer goes on."""
+    called behind it, where the answer goes on. Where one of them or the matcher raises InputError
+    it goes no further: the answer itself may never come there."""
     children, begin, tokens = _children(draft), len(matcher), draft.tokens.tolist()
     waiting = [(node, 0) for node in reversed(children[0])]
     while waiting:
         node, depth = waiting.pop()
         matcher.rollback(len(matcher) - begin - depth)
-        if enter(node) and matcher.advance(tokens[node]) and not matcher.complete:
-            visit(node)
-            waiting += [(child, depth + 1) for child in reversed(children[node + 1])]
+        with suppress(InputError):
+            if enter(node) and matcher.advance(tokens[node]) and not matcher.complete:
+                visit(node)
+                waiting += [(child, depth + 1) for child in reversed(children[node + 1])]
     matcher.rollback(len(matcher) - begin)

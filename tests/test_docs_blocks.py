@@ -19,7 +19,7 @@ from tiny import one_thread, save_model
 
 HERE = ("eagle.md", "edge.md", "rl.md")
 ELSEWHERE = {
-    **dict.fromkeys(("drafter.md", "exact.md", "python.md"), "test_docs.py"),
+    **dict.fromkeys(("drafter.md", "exact.md", "python.md", "structured.md"), "test_docs.py"),
     "trl.md": "integrations/trl/test_trl_docs.py",
 }
 

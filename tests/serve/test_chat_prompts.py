@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +88,23 @@ def tokenizer(
     return Tokenizer(saved(folder, "", request.param))
 
 
+@cache
+def grammars(tokenizer: Tokenizer) -> Grammars:
+    """Each has a process that tries forms, which takes long to start."""
+    return Grammars(tokenizer, 320)
+
+
 def fits(tokenizer: Tokenizer, outputs: StructuredOutputs | None, text: str) -> bool:
     """Whether a whole answer has the form."""
     assert outputs is not None
-    matcher = Grammars(tokenizer, 320).compile(outputs).matcher(tokenizer.ends)
+    matcher = grammars(tokenizer).compile(outputs).matcher(tokenizer.ends)
     return all(map(matcher.advance, tokenizer.encode(text, special=False).tolist())) and (
         matcher.accepts
     )
 
 
 def control_of(tokenizer: Tokenizer) -> dict[str, int]:
-    numbered = Grammars(tokenizer, 320).numbered(tokenizer.added.values())
+    numbered = grammars(tokenizer).numbered(tokenizer.added.values())
     return {text: token for text, token in tokenizer.added.items() if token in numbered}
 
 

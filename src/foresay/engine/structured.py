@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -26,13 +25,10 @@ def without_illegal(requests: Sequence[Request], proposal: Proposal) -> Proposal
         if request.matcher is None or at in proposal.probs:
             continue
         begin, end = drafts.offsets[at], drafts.offsets[at + 1]
-        committed = len(request.matcher)
         try:
             legal = legal_nodes(request.matcher, drafts[at])
-        except InputError:  # a draft leads where the grammar takes too much work
+        except InputError:  # the request fails when its masks are made
             legal = np.zeros(end - begin, bool)
-            with suppress(InputError):  # else the request fails when its masks are made
-                request.matcher.restore(committed)
         if not legal.all():
             known = np.ones(len(drafts.tokens), bool) if known is None else known.copy()
             known[begin:end] &= legal
@@ -41,23 +37,17 @@ def without_illegal(requests: Sequence[Request], proposal: Proposal) -> Proposal
 
 def asks_of(step: Step) -> tuple[VerificationBatch, dict[int, ForesayError]]:
     """What is asked of the verification, with masks; and the requests that fail because their
-    grammar takes too much work behind what is committed: for these nothing is allowed. Where it
-    does so on the way of a draft, nothing is allowed behind the drafted tokens.
+    grammar takes too much work behind what is committed: for these nothing is allowed.
     """
     asks, failures = list[VerificationInput](), dict[int, ForesayError]()
     for at, request in enumerate(step.decoding):
         masks = None
         if request.matcher is not None:
-            draft, matcher = step.chosen.drafts[at], request.matcher
-            committed = len(matcher)
+            draft = step.chosen.drafts[at]
             try:
-                masks = tree_masks(matcher, draft)
-            except InputError:
-                masks = np.zeros((len(draft) + 1, matcher.grammar.words), np.int32)
-                try:
-                    matcher.restore(committed)
-                    matcher.fill_mask(masks[0])
-                except InputError as error:
-                    failures[at] = error
+                masks = tree_masks(request.matcher, draft)
+            except InputError as error:
+                masks = np.zeros((len(draft) + 1, request.matcher.grammar.words), np.int32)
+                failures[at] = error
         asks.append(request.ask(masks))
     return VerificationBatch(asks), failures

@@ -171,17 +171,6 @@ class GrammarMatcher:
             if self._inner.is_error():
                 self._renew()
 
-    def restore(self, tokens: int) -> None:
-        """Go back to behind its first `tokens`, also after it has raised.
-
-        Raises: InputError where these alone take more work than the limits allow.
-        """
-        undone = self._told[tokens:]
-        if undone:
-            del self._told[tokens:]
-            self._tail = undone[0][0]
-        self._renew()
-
     def fill_mask(self, row: Words) -> None:
         """Write into a caller's row, int32[words], which tokens may come next. Where the answer is
         complete these are its ends alone, and none where it has none.

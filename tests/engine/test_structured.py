@@ -275,7 +275,7 @@ def test_a_request_that_fails_harms_no_other(target: Target) -> None:
 
 
 class _Tires:
-    """The library's matcher, whose limits end right behind these tokens: in them, or in the mask."""
+    """The library's matcher, which takes too much work behind these tokens, or for a mask."""
 
     def __init__(self, inner: Any, beyond: list[int], mask: bool) -> None:
         self._inner, self._beyond, self._mask = inner, beyond, mask

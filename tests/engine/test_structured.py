@@ -263,6 +263,17 @@ def test_rejection_keeps_to_the_form(target: Target) -> None:
                 assert all(matcher.advance(token) for token in told)
 
 
+def test_sampled_drafts_pass_a_grammar_drafter_as_they_are(target: Target) -> None:
+    """Of requests with a form and without, in one batch: neither is given up."""
+    asked = [(p, replace(params, rule="rejection")) for p, params in asked_of(9, seed=1)]
+    drafter = GrammarDrafter(Drawing(near(rows_of(target), 0.5)))
+    requests = answered(engine_of(target, drafter), asked)
+    assert [request.error for request in requests] == [None] * len(asked)
+    with_form = [r for r in requests if r.params.structured_outputs is not None]
+    without = [r for r in requests if r.params.structured_outputs is None]
+    assert all(sum(r.stats.drafted for r in some) > len(some) for some in (with_form, without))
+
+
 def test_a_request_that_fails_harms_no_other(target: Target) -> None:
     bias = dict.fromkeys(range(128), -np.inf)
     form = StructuredOutputs(regex="x+")
@@ -275,7 +286,7 @@ def test_a_request_that_fails_harms_no_other(target: Target) -> None:
 
 
 class _Tires:
-    """The library's matcher, whose limits end behind these tokens: in them, or in the mask."""
+    """The library's matcher, which takes too much work behind these tokens, or for a mask."""
 
     def __init__(self, inner: Any, beyond: list[int], mask: bool) -> None:
         self._inner, self._beyond, self._mask = inner, beyond, mask

@@ -74,6 +74,8 @@ CASES: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("llama3", 'Say {"name": "b", "parameters": {}}', 'Say {"name": "b", "parameters": {}}', []),
     ("json", '{"a": 1} x', '{"a": 1} x', []),
     ("json", '{"name": 7, "arguments": {}}', '{"name": 7, "arguments": {}}', []),
+    # More digits than Python reads as a number.
+    ("json", f'{{"name": {"7" * 5000}}}', f'{{"name": {"7" * 5000}}}', []),
     ("json", '{"name": "b", "arguments": 7}', '{"name": "b", "arguments": 7}', []),
     ("json", '{"name": "b", "name": "get"}', '{"name": "b", "name": "get"}', []),
     ("json", " \n ", " \n ", []),

@@ -90,7 +90,6 @@ def tokenizer(
 
 @cache
 def grammars(tokenizer: Tokenizer) -> Grammars:
-    """Each has a process that tries forms, which takes long to start."""
     return Grammars(tokenizer, 320)
 
 
@@ -98,9 +97,8 @@ def fits(tokenizer: Tokenizer, outputs: StructuredOutputs | None, text: str) -> 
     """Whether a whole answer has the form."""
     assert outputs is not None
     matcher = grammars(tokenizer).compile(outputs).matcher(tokenizer.ends)
-    return all(map(matcher.advance, tokenizer.encode(text, special=False).tolist())) and (
-        matcher.accepts
-    )
+    tokens = tokenizer.encode(text, special=False).tolist()
+    return all(map(matcher.advance, tokens)) and matcher.accepts
 
 
 def control_of(tokenizer: Tokenizer) -> dict[str, int]:
@@ -151,16 +149,10 @@ def test_grammars_of_calls(tokenizer: Tokenizer, name: str, thought: str) -> Non
 def test_an_opening_written_by_letters(tokenizer: Tokenizer) -> None:
     """It opens nothing that the schema does not hold, and is not allowed at all where the opening
     is a token."""
-    made = outputs_of(
-        None,
-        ToolUse(TOOLS, TOOLS, False, True),
-        FORMATS["hermes"],
-        None,
-        "none",
-        control_of(tokenizer),
-    )
+    use = ToolUse(TOOLS, TOOLS, False, True)
+    made = outputs_of(None, use, FORMATS["hermes"], None, "none", control_of(tokenizer))
     assert made is not None
-    matcher = Grammars(tokenizer, 320).compile(made).matcher(tokenizer.ends)
+    matcher = grammars(tokenizer).compile(made).matcher(tokenizer.ends)
     pieces = (tokenizer.encode(letter).tolist() for letter in '<tool_call>{"name": "got"')
     assert not all(matcher.advance(token) for piece in pieces for token in piece)
 

@@ -186,6 +186,10 @@ def test_a_model_may_have_more_columns_than_tokens() -> None:
     tokenizer, _ = letters()
     grammar = Grammars(tokenizer, 700).compile(StructuredOutputs(regex="[^x]+"))
     assert max(allowed(at(grammar, tokenizer, "a", tokenizer.ends))) < 257
+    free = Grammars(tokenizer, 700).compile(StructuredOutputs(regex="[^x]+", after="</>"))
+    matcher = at(free, tokenizer, "a<", tokenizer.ends)
+    assert 699 in allowed(matcher) and matcher.advance(699)  # nothing is masked, it writes nothing
+    assert all(matcher.advance(token) for token in tokenizer.encode("/>")) and not matcher.free
     fewer = Grammars(tokenizer, 100).compile(StructuredOutputs(regex="[^x]+"))
     assert fewer.words == 4 and max(allowed(fewer.matcher())) < 128  # whole words
 
@@ -219,9 +223,13 @@ def test_equal_forms_are_compiled_once() -> None:
     first = grammars.compile(StructuredOutputs(json=PERSON))
     assert grammars.compile(StructuredOutputs(json=dict(PERSON))) is first
     assert grammars.compile(StructuredOutputs(json=PERSON, after="x")) is not first
+    known, followed = id(first), first.matcher()
+    del first
     for number in range(80):
         grammars.compile(StructuredOutputs(regex=f"a{number}"))
-    assert grammars.compile(StructuredOutputs(json=PERSON)) is not first  # it was forgotten
+    assert id(grammars.compile(StructuredOutputs(json=PERSON))) == known == id(followed.grammar)
+    other = StructuredOutputs(regex="a0")
+    assert other not in grammars._known and other not in grammars._followed  # it was forgotten
 
 
 class _Unreadable:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from foresay.edge.messages import Sampling
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
 from foresay.integrations.transformers import generate
+from foresay.integrations.transformers.forms import grammars_of
 from foresay.models.target import Target
 from foresay.rl.rollouts import Rollouts
 from models import zoo
@@ -143,3 +146,15 @@ def test_an_edge_stream_has_no_forms() -> None:
         InputError, match=r"structured_outputs is .*; expected None: an edge stream"
     ):
         Sampling.of(SamplingParams(structured_outputs=FORM))
+
+
+def test_grammars_go_with_the_callers_tokenizer() -> None:
+    class Host:
+        """What is asked of a tokenizer before a form is compiled: nothing."""
+
+    tokenizer = Host()
+    known = weakref.ref(grammars_of(tokenizer, (1,), 40))
+    assert grammars_of(tokenizer, (1,), 40) is known()
+    del tokenizer
+    gc.collect()
+    assert known() is None

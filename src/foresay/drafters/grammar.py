@@ -45,6 +45,7 @@ class _Form:
 
     matcher: GrammarMatcher | None  # None: nothing more is drafted
     last: Completed = field(default_factory=lambda: Completed([], [], [], []))
+    sampled: bool = False  # the last draft is the inner drafter's own
 
 
 class GrammarDrafter:
@@ -117,7 +118,11 @@ class GrammarDrafter:
         limits = as_budgets(budgets, len(states))
         for at, (state, budget) in enumerate(zip(states, limits, strict=True)):
             form = self._forms.get(id(state))
-            if form is not None:
+            if form is None:
+                continue
+            # Sampled drafts stay whole: which of them are verified must not depend on their tokens.
+            form.sampled = batch[at].probs is not None
+            if not form.sampled:
                 drafts[at] = self._completed(form, batch[at], budget, scored)
         return DraftBatch.of(drafts)
 
@@ -145,8 +150,8 @@ class GrammarDrafter:
 
         Raises: as the inner drafter.
         """
-        self._inner.finish(state)
         self._forms.pop(id(state), None)
+        self._inner.finish(state)
 
     def sources(self, state: Any, /) -> list[tuple[Source, ...]]:
         """For each node of the state's last draft the inner drafter's sources, the grammar, or
@@ -155,7 +160,7 @@ class GrammarDrafter:
         Raises: StateError.
         """
         form, said = self._forms.get(id(state)), self._inner.sources(state)
-        if form is None:
+        if form is None or form.sampled:
             return said  # type: ignore[no-any-return]
         pairs = zip(form.last.own, form.last.forced, strict=True)
         by_form = (Source.GRAMMAR,)
@@ -224,6 +229,8 @@ class GrammarDrafter:
 
 def _own(form: _Form, verdict: Verdict) -> Verdict:
     """The verdict on the inner drafter's nodes: what is accepted of them is the beginning."""
+    if form.sampled:
+        return verdict
     path = list[int]()
     for node in verdict.path.tolist():
         if not 0 <= node < len(form.last.own):

@@ -14,6 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 from foresay.arrays import check_positive
 from foresay.errors import InputError, ModelError
@@ -26,12 +27,15 @@ from foresay.structured.trial import Trial
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-__all__ = ["GrammarTokenizer", "Grammars"]
+__all__ = ["JSON_STYLE", "GrammarTokenizer", "Grammars"]
 
 MOST_CHARACTERS = 1 << 18
 """Of a schema, an expression, a grammar, or all choices together."""
 MOST_BEFORE = 256
 """Characters of `StructuredOutputs.after`."""
+JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+"""One line, as json.dumps and chat templates write it: in white space without end a model can get
+lost, and what is not left open can be drafted."""
 _REMEMBERED = 64  # grammars; those that were asked for least recently are forgotten
 
 
@@ -53,6 +57,9 @@ class Grammars:
     tokenizer   the model's; it is read when the first grammar is compiled
     vocabulary  columns of the model's logits; a tokenizer may have fewer tokens
 
+    A grammar that an answer still follows is never compiled again: an engine asks for it twice,
+    when a request is added and when it begins, and in between there may be many others.
+
     Any number of threads may use it. Raises: InputError when constructed.
     """
 
@@ -62,6 +69,7 @@ class Grammars:
         self._lock = Lock()
         self._read: LLTokenizer | None = None
         self._known: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
+        self._followed: WeakValueDictionary[StructuredOutputs, Grammar] = WeakValueDictionary()
 
     def compile(self, outputs: StructuredOutputs) -> Grammar:
         """The grammar of a form, bounded in time and memory.
@@ -72,17 +80,20 @@ class Grammars:
         if not isinstance(outputs, StructuredOutputs):
             raise InputError(f"outputs is {outputs!r}; expected StructuredOutputs")
         with self._lock:
-            known = self._known.get(outputs)
+            known = self._followed.get(outputs)
             if known is not None:
-                self._known.move_to_end(outputs)
-                return known
+                return self._remembered(outputs, known)
             tokenizer = self._read = self._read or self._tokenizer()
         made = self._compiled(outputs, tokenizer)
         with self._lock:
-            made = self._known.setdefault(outputs, made)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        return made
+            return self._remembered(outputs, self._followed.setdefault(outputs, made))
+
+    def _remembered(self, outputs: StructuredOutputs, grammar: Grammar) -> Grammar:
+        self._known[outputs] = grammar
+        self._known.move_to_end(outputs)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return grammar
 
     def numbered(self, tokens: Iterable[int]) -> set[int]:
         """Those of the tokens that a Lark grammar has to name by number, `<[7]>`, since no text
@@ -153,13 +164,7 @@ def _source(outputs: StructuredOutputs) -> str:
             ) from None
     try:
         if isinstance(schema, str):
-            # One line, as json.dumps writes it: in white space without end a model can get lost,
-            # and what is not left open can be drafted. "x-guidance" in a schema has its say.
-            form: Any = {
-                "item_separator": ", ",
-                "key_separator": ": ",
-                "whitespace_flexible": False,
-            }
+            form: Any = JSON_STYLE  # a schema's own "x-guidance" overrides it
             if schema == "false":
                 raise ValueError("nothing matches the schema false")
             given = "{}" if schema == "true" else schema

@@ -139,16 +139,16 @@ class GrammarMatcher:
         The mask may still forbid the token: where one text has to come, only the tokenizer's own
         tokens for it are allowed.
         """
-        if not 0 <= token < self.grammar.known:
-            return False
+        known = 0 <= token < self.grammar.known
         if self._tail is None:
-            if token in self.grammar.ends or not self._take([token]):
+            if not known or token in self.grammar.ends or not self._take([token]):
                 return False
             self._told.append((None, [token]))
             return True
         lead = self.grammar.lead
         assert lead is not None
-        tail, rest = lead.after(self._tail, self.grammar.bytes_of(token))
+        # Before the form a model may give tokens that the tokenizer has not: they write nothing.
+        tail, rest = lead.after(self._tail, self.grammar.bytes_of(token) if known else b"")
         pieces = self.grammar.pieces(rest) if rest else []
         if not self._take(pieces):
             return False

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 __all__ = ["main"]
+
+STATM = Path("/proc/self/statm")
+"""Where Linux tells the pages of a process."""
 
 SECONDS = 0.5
 """Of processor time, for compiling a grammar and its first masks."""
@@ -53,9 +57,10 @@ def _try(tokenizer: LLTokenizer, descriptor: int) -> None:
         with socket.socket(fileno=descriptor) as asked:
             signal.setitimer(signal.ITIMER_REAL, WAIT)
             source = _read(asked)
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * resource.getpagesize() + MEMORY
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            with suppress(OSError, ValueError):  # a system that does not tell has no such limit
+                pages = int(STATM.read_text().split()[0])
+                most = pages * resource.getpagesize() + MEMORY
+                resource.setrlimit(resource.RLIMIT_AS, (most, most))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
@@ -63,6 +68,10 @@ def _try(tokenizer: LLTokenizer, descriptor: int) -> None:
                 answer = "+"
             except ValueError as error:
                 answer = f"-{error}"
+            except MemoryError:
+                return
+            except Exception as error:
+                answer = f"-it cannot be tried: {error!r}"
             asked.sendall(answer.encode())
     finally:
         os._exit(0)

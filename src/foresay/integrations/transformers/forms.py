@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from foresay.errors import InputError
 from foresay.models.tokenizer_readers import serialized
@@ -15,16 +15,18 @@ _KNOWN: WeakKeyDictionary[Any, dict[Any, Grammars]] = WeakKeyDictionary()
 
 
 class _Words:
-    """What a grammar needs of a tokenizer of transformers."""
+    """What a grammar needs of a tokenizer of transformers. It is held weakly: its grammars are to
+    go when it goes."""
 
     def __init__(self, tokenizer: Any, ends: tuple[int, ...]) -> None:
-        self._inner, self.ends = tokenizer, ends
+        self._inner, self.ends = ref(tokenizer), ends
 
     def serialized(self) -> str:
-        return serialized(self._inner)
+        return serialized(self._inner())
 
     def piece(self, token: int, /) -> str | None:
-        found = self._inner.convert_ids_to_tokens(token)
+        tokenizer: Any = self._inner()
+        found = tokenizer.convert_ids_to_tokens(token)
         return found if isinstance(found, str) else None
 
 

@@ -175,6 +175,8 @@ class _CallObject:
 
     def _begin_value(self, letter: str) -> bool:
         if self._key == "name":
+            if letter != '"':
+                return False
             self._text = letter
         elif self._key in _KEYS:
             if self.begun or letter != "{":

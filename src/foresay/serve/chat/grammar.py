@@ -16,16 +16,9 @@ from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.serve.chat.formats import ToolFormat
 from foresay.serve.chat.reasoning import Begin, Markers
 from foresay.serve.chat.tools import Tool, ToolUse
+from foresay.structured.grammars import JSON_STYLE
 
 __all__ = ["outputs_of"]
-
-_ONE_LINE: dict[str, Any] = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-}
-"""As templates write JSON, and models were shown it. It also keeps a model from getting lost in
-white space."""
 
 
 def outputs_of(
@@ -128,7 +121,9 @@ def _call_object(form: ToolFormat, tool: Tool) -> str:
 
 def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """A schema as a part of a rule; `lenient`: what the library does not know is left out."""
-    whole: dict[str, Any] = {"x-guidance": {**_ONE_LINE, "lenient": lenient}, **schema}
+    own = schema.get("x-guidance")
+    style = {**JSON_STYLE, "lenient": lenient, **(own if isinstance(own, Mapping) else {})}
+    whole: dict[str, Any] = {**schema, "x-guidance": style}
     return f"%json {json.dumps(whole, ensure_ascii=False)}"
 
 

@@ -354,7 +354,7 @@ def test_too_much_work_where_only_a_draft_goes_harms_nothing(
             renew = type(grammar).renew.__get__(grammar)
             monkeypatch.setattr(grammar, "renew", lambda r=renew, t=tires: t(r()))
             request.matcher.grammar = grammar
-            request.matcher._inner = tires(request.matcher._inner)
+            request.matcher._inner = tires(request.matcher._inner)  # type: ignore[assignment]
         engine.run()
         engine.check_integrity()
         found.append([(r.token_ids, str(r.error)) for r in requests])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from foresay.models.load import find_model
 from foresay.models.tokenizer import Tokenizer
 from foresay.structured.grammars import MOST_CHARACTERS, Grammars
 from foresay.structured.matcher import Grammar, GrammarMatcher
+from structured.words import grammars as of_words
 
 PERSON = {
     "type": "object",
@@ -256,3 +258,21 @@ class _Unreadable:
 def test_a_tokenizer_that_cannot_be_used_is_named(tokenizer: _Unreadable, said: str) -> None:
     with pytest.raises(InputError, match=f"this model's tokenizer: .*{said}"):
         Grammars(tokenizer, 100).compile(StructuredOutputs(json=True))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"regex": "[^\\s\\S]"}, "no text matches it"),
+        ({"grammar": "start: foo"}, 'unknown name: "foo"'),
+        ({"regex": "a{100000000}"}, "lexer error: too many expressions constructed"),
+        ({"regex": "[0-9"}, "error: unclosed character class"),
+        ({"json": {"type": "strnig"}}, "Invalid type: strnig"),
+    ],
+)
+def test_the_reason_is_a_sentence_without_places(how: dict[str, Any], said: str) -> None:
+    """The library shows lines of a source that nobody has written so."""
+    with pytest.raises(InputError) as refused:
+        of_words().compile(StructuredOutputs(**how))
+    assert str(refused.value).startswith("structured_outputs is refused: ")
+    assert str(refused.value).endswith(said) and "<" not in str(refused.value)

@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from foresay import SamplingParams, StructuredOutputs
+from foresay.cli.asking import form_of
 from foresay.edge.messages import Sampling
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
@@ -120,7 +121,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     assert re.fullmatch("[ab]{3}", text("--regex", "[ab]{3}"))
     assert text("--choice", "red", "--choice", "green") in ("red", "green")
     both = text("--choice", "red", "--regex", "x", status=1)
-    assert "structured_outputs has regex, choice; expected one of" in both
+    assert "structured_outputs has regex, choice; expected exactly one of" in both
     assert "unclosed group" in text("--regex", "(x", status=1)
     assert "missing.json" in text("--json-schema", tmp_path / "missing.json", status=1)
 
@@ -158,3 +159,18 @@ def test_grammars_go_with_the_callers_tokenizer() -> None:
     del tokenizer
     gc.collect()
     assert known() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "'{file}' is not JSON: "),
+        ("[1]", "'{file}' is a list; expected a schema: an object"),
+        ('{"const": NaN}', "'{file}' cannot be written: "),
+    ],
+)
+def test_a_file_that_is_no_schema_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "form.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match="^" + re.escape(said.format(file=file))):
+        form_of(file, None, None, None)

@@ -72,7 +72,11 @@ def form_of(
     }
     if all(value is None for value in given.values()):
         return None
-    return StructuredOutputs(**given)
+    try:
+        return StructuredOutputs(**given)
+    except InputError as error:  # which speaks of Python's fields
+        said, field = str(error), "json of structured_outputs"
+        raise InputError(said.replace(field, f"'{json_schema}'", 1)) from None
 
 
 def _read(file: Path) -> str:

@@ -44,7 +44,7 @@ class StructuredOutputs:
             given.append("json")  # the schema that nothing matches
         if len(given) != 1:
             raise InputError(
-                f"structured_outputs has {', '.join(given) or 'nothing'}; expected one of "
+                f"structured_outputs has {', '.join(given) or 'nothing'}; expected exactly one of "
                 f"{', '.join(names)}"
             )
         if self.json is not None:
@@ -52,7 +52,9 @@ class StructuredOutputs:
         for name in ("regex", "grammar", "after"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise InputError(f"{name} of structured_outputs is {value!r}; expected a text")
+                raise InputError(
+                    f"{name} of structured_outputs is {value!r}; expected a text that is not empty"
+                )
         if self.choice is not None:
             object.__setattr__(self, "choice", _choices(self.choice))
 
@@ -68,7 +70,9 @@ def _schema(schema: object) -> str:
         kind = type(schema).__name__
         raise InputError(f"json of structured_outputs is a {kind}; expected a schema: an object")
     try:
-        return json.dumps(schema, ensure_ascii=False, separators=(",", ":"), default=dict)
+        return json.dumps(
+            schema, ensure_ascii=False, separators=(",", ":"), default=dict, allow_nan=False
+        )
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"json of structured_outputs cannot be written: {error}") from None
 
@@ -77,5 +81,8 @@ def _choices(choice: object) -> tuple[str, ...]:
     listed = isinstance(choice, Sequence) and not isinstance(choice, (str, bytes, bytearray))
     texts: tuple[Any, ...] = tuple(choice) if listed else ()  # type: ignore[arg-type]
     if not texts or not all(isinstance(text, str) and text for text in texts):
-        raise InputError(f"choice of structured_outputs is {choice!r}; expected a list of texts")
+        raise InputError(
+            f"choice of structured_outputs is {choice!r}; expected a list of texts with at least "
+            "one, none of them empty"
+        )
     return texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,13 @@ def begin(tokenizer: LLTokenizer, source: str) -> LLMatcher:
     return start
 
 
+# Of a refusal: where in the source it is, lines of the source, marks below them, and notes.
+_PLACES = re.compile(r"^\s*(\d+ \|.*|\^+\s*)$|(?:\bat )?\b\d+\(\d+\): ?|<[\w-]+/>", re.MULTILINE)
+
+
 def short(error: object) -> str:
-    """What the library says, as one sentence of at most 500 characters."""
-    said = " ".join(str(error).split())
+    """What the library says, as one sentence of at most 500 characters, without the places in a
+    source that nobody has written so."""
+    said = " ".join(_PLACES.sub("", str(error)).split())
+    said = said.replace("NoExtensionBias", "no text matches it")
     return said if len(said) <= 500 else f"{said[:500]} …"

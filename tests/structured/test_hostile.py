@@ -132,6 +132,7 @@ def test_a_grammar_does_not_wear_out() -> None:
 
 def test_the_process_that_tries_grammars_comes_back() -> None:
     made = grammars()
+    assert made._trial is not None
     made._trial._process.kill()
     made._trial._process.wait()
     assert isinstance(compiled({"json": {"const": "after it was killed"}}), Grammar)

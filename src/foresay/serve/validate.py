@@ -15,7 +15,7 @@ from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.serve.chat.answers import ChatForm
 from foresay.serve.chat.structure import Structured, structure_of
 from foresay.serve.chat.templates import Templates
-from foresay.serve.chat.tools import tools_of
+from foresay.serve.chat.tools import ToolUse, tools_of
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.schema import Chat, ChatMessage, Completion, Sampling
 from foresay.structured.matcher import Grammar
@@ -120,7 +120,6 @@ class Validator:
 
         Raises: Refused.
         """
-        self._limits.check_most("messages", len(body.messages), self._limits.messages, "messages")
         top = body.top_logprobs
         if top and not body.logprobs:
             raise Refused(
@@ -129,15 +128,26 @@ class Validator:
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        use = tools_of(body, self._limits)
-        text = self._templates.render(body.messages, use)
-        prompt = _checked(self._encode_chat, text, "messages")
+        text, use, prompt = self._rendered(body)
         structure, form = self._templates.form_of(text, use, structure_of(body))
         most = _most(body, 1) or Most("the rest of the context", max(self.context - len(prompt), 1))
         logprobs = (top or 0) if body.logprobs else None
         params = self._params(body, [prompt], most, logprobs, structure)
         how = {"form": form, "grammar": self._grammar(params), **_delivery(body)}
         return GenerationRequest([prompt], params, chat=True, **how)
+
+    def count(self, body: Chat) -> int:
+        """How many tokens a chat has in the model's template, also if they are too many.
+
+        Raises: Refused.
+        """
+        return len(self._rendered(body)[2])
+
+    def _rendered(self, body: Chat) -> tuple[str, ToolUse | None, Int32s]:
+        self._limits.check_most("messages", len(body.messages), self._limits.messages, "messages")
+        use = tools_of(body, self._limits)
+        text = self._templates.render(body.messages, use)
+        return text, use, _checked(self._encode_chat, text, "messages")
 
     def ids(self, prompt: Int32s, params: SamplingParams, seed: int) -> GenerationRequest:
         """The request of an edge stream: ids, and parameters that are valid by themselves.

@@ -11,6 +11,7 @@ from foresay import Draft, DraftBatch, SamplingParams, StructuredOutputs, Verdic
 from foresay.drafter import SeededParams, Source
 from foresay.drafters import GrammarDrafter, NgramDrafter, RecycleDrafter, SuffixDrafter
 from foresay.errors import InputError
+from foresay.structured.grammars import Grammars
 from structured.words import END, WORDS, grammars
 
 FORM = StructuredOutputs(regex=r"\(name: (ab|xy)+, yes: (true|false)\)")
@@ -50,6 +51,7 @@ class Told:
 def begun(inner: Any = None) -> tuple[GrammarDrafter, Any]:
     drafter = GrammarDrafter(inner)
     drafter.use_grammars(grammars())
+    grammars().compile(FORM)  # as the engine does before
     return drafter, drafter.begin(PROMPT, sampling=sampling(FORM))
 
 
@@ -116,6 +118,16 @@ def test_nothing_is_done_without_a_form() -> None:
     unknown = GrammarDrafter(inner)  # of no tokenizer's grammars
     state = unknown.begin(PROMPT, sampling=sampling(FORM))
     assert unknown.propose([state], [8]) is given
+
+
+def test_a_form_is_not_compiled_to_draft_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes time, and may be refused: a request must not fail for its drafts."""
+    drafter, _ = begun()
+    monkeypatch.setattr(Grammars, "compile", lambda *given: pytest.fail("it was compiled"))
+    for form, drafts in ((FORM, True), (StructuredOutputs(regex="(x"), False)):
+        state = drafter.begin(PROMPT, sampling=sampling(form))
+        assert bool(len(drafter.propose([state], [8])[0])) == drafts
+        drafter.finish(state)
 
 
 def test_forced_tokens_are_worth_what_they_were_worth() -> None:

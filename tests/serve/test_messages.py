@@ -13,6 +13,7 @@ import pytest
 from foresay.engine.llm import LLM
 from foresay.sampling.params import SamplingParams
 from foresay.serve.limits import Limits
+from foresay.structured.grammars import Grammars
 from serve.running import Running, raw_request, served, wait_for
 
 PATH = "/v1/messages"
@@ -157,6 +158,20 @@ def test_messages_of_all_kinds(server: Running, plain: LLM, given: Any, said: An
     del asked["max_tokens"]
     counted = server.good(f"{PATH}/count_tokens", **asked)
     assert counted == {"input_tokens": len(wanted.prompt_token_ids)}
+
+
+def test_what_is_too_long_to_answer_is_counted(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is what a client counts for; the form of an answer is not looked at."""
+    path = f"{PATH}/count_tokens"
+    least = server.good(path, messages=SAID)["input_tokens"]
+    long = [{"role": "user", "content": SAID[0]["content"] + "x" * 5000}]
+    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    monkeypatch.setattr(Grammars, "compile", lambda *given: pytest.fail("it was compiled"))
+    counted = server.good(path, messages=long, output_config=form)
+    assert counted == {"input_tokens": least + 5000}
+    refused(server, 400, messages=long, max_tokens=1)
 
 
 @pytest.mark.parametrize(

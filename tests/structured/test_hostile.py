@@ -7,11 +7,14 @@ own: so a busy machine changes nothing.
 
 from __future__ import annotations
 
+import os
 import resource
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -23,6 +26,7 @@ from foresay import StructuredOutputs
 from foresay.errors import InputError
 from foresay.models.load import find_model
 from foresay.models.tokenizer import Tokenizer
+from foresay.structured import trial_process
 from foresay.structured.grammars import Grammars
 from foresay.structured.matcher import Grammar
 from structured.schemas import BOMBS, GRAMMARS, mutated_json, mutated_text, schemas
@@ -132,9 +136,45 @@ def test_a_grammar_does_not_wear_out() -> None:
 
 def test_the_process_that_tries_grammars_comes_back() -> None:
     made = grammars()
+    assert made._trial is not None
     made._trial._process.kill()
     made._trial._process.wait()
     assert isinstance(compiled({"json": {"const": "after it was killed"}}), Grammar)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (None, b"+"),
+        (ValueError("no rule"), b"-no rule"),
+        (MemoryError(), b""),  # as when it is killed: it took too much
+        (OSError("broken"), b"-it cannot be tried: OSError('broken')"),
+        (BaseException("a panic"), b"-it cannot be tried: BaseException('a panic')"),
+    ],
+)
+def test_a_trial_says_why_it_ended(
+    monkeypatch: pytest.MonkeyPatch, raised: BaseException | None, said: bytes, told: bool
+) -> None:
+    """Also on a system that does not tell how much memory a process has."""
+
+    def follow(tokenizer: Any, source: str) -> None:
+        if raised is not None:
+            raise raised
+
+    monkeypatch.setattr(trial_process, "_follow", follow)
+    if not told:
+        monkeypatch.setattr(trial_process, "STATM", Path("/proc/none"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = os.fork()
+        if child == 0:
+            trial_process._try(None, theirs.detach())  # type: ignore[arg-type]
+        theirs.close()
+        ours.sendall((1).to_bytes(8, "little") + b"x")
+        found = b"".join(iter(lambda: ours.recv(1 << 12), b""))
+        os.waitpid(child, 0)
+    assert found == said
 
 
 def mutants(count: int) -> list[dict[str, Any]]:

@@ -92,13 +92,14 @@ class GrammarDrafter:
     ) -> Any:
         """Start a request in the inner drafter.
 
-        Raises: as the inner drafter; InputError for a form that cannot be
-        compiled.
+        A form is drafted only if its grammar is there already: the engine compiles it, not this.
+
+        Raises: as the inner drafter.
         """
         outputs = None if sampling is None else sampling.params.structured_outputs
         grammar = None
         if outputs is not None and self._grammars is not None:
-            grammar = self._grammars.compile(outputs)
+            grammar = self._grammars.known(outputs)
         state = self._inner.begin(prompt, group=group, tenant=tenant, sampling=sampling)
         if grammar is not None:
             self._forms[id(state)] = _Form(grammar.matcher())

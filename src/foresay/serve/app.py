@@ -91,7 +91,7 @@ class Routes:
         )
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._responses = ResponseRoutes(self._validator.chat, self._shape, limits, name)
-        self._messages = MessageRoutes(self._validator.chat, self._shape, name)
+        self._messages = MessageRoutes(self._validator, self._shape, name)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foresay-read")

@@ -15,9 +15,10 @@ from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.serve.chat.answers import ChatForm
 from foresay.serve.chat.structure import Structured, structure_of
 from foresay.serve.chat.templates import Templates
-from foresay.serve.chat.tools import tools_of
+from foresay.serve.chat.tools import ToolUse, tools_of
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.schema import Chat, ChatMessage, Completion, Sampling
+from foresay.structured.matcher import Grammar
 
 __all__ = ["GenerationRequest", "Most", "Validator"]
 
@@ -45,6 +46,7 @@ class GenerationRequest:
     unwanted      max_tokens is 0: the one token that is decoded is not sent
     prompt_logprobs  how many likeliest tokens beside each prompt token; None: not requested
     form          what the answers to a chat may hold beside content
+    grammar       of a structured answer: held, so that the engine finds it compiled
     """
 
     prompts: list[Int32s]
@@ -60,6 +62,7 @@ class GenerationRequest:
     token_ids: bool = False
     details: bool = False
     form: ChatForm = field(default_factory=ChatForm)
+    grammar: Grammar | None = None
 
     @property
     def answers(self) -> int:
@@ -108,6 +111,7 @@ class Validator:
             texts=[p if isinstance(p, str) else decode(p) for p in listed] if echo else None,
             unwanted=unwanted,
             prompt_logprobs=body.logprobs if echo else None,
+            grammar=self._grammar(params),
             **_delivery(body),
         )
 
@@ -116,7 +120,6 @@ class Validator:
 
         Raises: Refused.
         """
-        self._limits.check_most("messages", len(body.messages), self._limits.messages, "messages")
         top = body.top_logprobs
         if top and not body.logprobs:
             raise Refused(
@@ -125,14 +128,26 @@ class Validator:
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        use = tools_of(body, self._limits)
-        text = self._templates.render(body.messages, use)
-        prompt = _checked(self._encode_chat, text, "messages")
+        text, use, prompt = self._rendered(body)
         structure, form = self._templates.form_of(text, use, structure_of(body))
         most = _most(body, 1) or Most("the rest of the context", max(self.context - len(prompt), 1))
         logprobs = (top or 0) if body.logprobs else None
         params = self._params(body, [prompt], most, logprobs, structure)
-        return GenerationRequest([prompt], params, chat=True, form=form, **_delivery(body))
+        how = {"form": form, "grammar": self._grammar(params), **_delivery(body)}
+        return GenerationRequest([prompt], params, chat=True, **how)
+
+    def count(self, body: Chat) -> int:
+        """How many tokens a chat has in the model's template, also if they are too many.
+
+        Raises: Refused.
+        """
+        return len(self._rendered(body)[2])
+
+    def _rendered(self, body: Chat) -> tuple[str, ToolUse | None, Int32s]:
+        self._limits.check_most("messages", len(body.messages), self._limits.messages, "messages")
+        use = tools_of(body, self._limits)
+        text = self._templates.render(body.messages, use)
+        return text, use, _checked(self._encode_chat, text, "messages")
 
     def ids(self, prompt: Int32s, params: SamplingParams, seed: int) -> GenerationRequest:
         """The request of an edge stream: ids, and parameters that are valid by themselves.
@@ -203,13 +218,17 @@ class Validator:
         return _sampling(most, {name: v for name, v in values.items() if v is not None})
 
     def _compiled(self, structure: Structured) -> StructuredOutputs:
-        """A form that has been compiled: the engine will find it in the cache."""
+        """A form that has been compiled. Raises: Refused."""
         try:
             self._llm.grammars.compile(structure.outputs)
         except InputError as error:
             said = str(error).replace("structured_outputs", structure.name)
             raise Refused(400, said, param=structure.name) from error
         return structure.outputs
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        outputs = params.structured_outputs
+        return None if outputs is None else self._llm.grammars.compile(outputs)
 
     def _check_stops(self, param: str, entries: int, texts: Sequence[str]) -> None:
         limits = self._limits

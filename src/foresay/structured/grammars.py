@@ -68,6 +68,7 @@ class Grammars:
         self._given, self._vocabulary = tokenizer, vocabulary
         self._lock = Lock()
         self._read: LLTokenizer | None = None
+        self._trial: Trial | None = None  # from then on
         self._known: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
         self._followed: WeakValueDictionary[StructuredOutputs, Grammar] = WeakValueDictionary()
 
@@ -88,6 +89,11 @@ class Grammars:
         with self._lock:
             return self._remembered(outputs, self._followed.setdefault(outputs, made))
 
+    def known(self, outputs: StructuredOutputs) -> Grammar | None:
+        """The grammar of a form, if it has been compiled and is still there: takes no time."""
+        with self._lock:
+            return self._followed.get(outputs)
+
     def _remembered(self, outputs: StructuredOutputs, grammar: Grammar) -> Grammar:
         self._known[outputs] = grammar
         self._known.move_to_end(outputs)
@@ -107,6 +113,7 @@ class Grammars:
 
     def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer) -> Grammar:
         source = _source(outputs)
+        assert self._trial is not None
         self._trial.check(source)
         try:
             lead = None

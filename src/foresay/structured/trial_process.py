@@ -70,7 +70,7 @@ def _try(tokenizer: LLTokenizer, descriptor: int) -> None:
                 answer = f"-{error}"
             except MemoryError:
                 return
-            except Exception as error:
+            except BaseException as error:  # a panic of the library is no Exception
                 answer = f"-it cannot be tried: {error!r}"
             asked.sendall(answer.encode())
     finally:

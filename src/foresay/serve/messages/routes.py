@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from foresay.serve.answer import Shape
 from foresay.serve.limits import Refused
@@ -10,26 +11,28 @@ from foresay.serve.messages.schema import CountBody, InputTokens, MessageBody
 from foresay.serve.messages.shape import MessageShape
 from foresay.serve.messages.translate import TERMS, chat_of
 from foresay.serve.schema import Chat
-from foresay.serve.validate import GenerationRequest
+from foresay.serve.validate import GenerationRequest, Validator
 
 __all__ = ["MessageRoutes"]
+
+T = TypeVar("T")
 
 
 class MessageRoutes:
     """What the routes need.
 
-    validated  the generation request of a chat
+    validator  makes the generation request of a chat
     shape      the shape of its answer
     name       the model's name for clients
     """
 
     def __init__(
         self,
-        validated: Callable[[Chat], GenerationRequest],
+        validator: Validator,
         shape: Callable[[GenerationRequest], Shape],
         name: str,
     ) -> None:
-        self._validated = validated
+        self._validator = validator
         self._shape = shape
         self._name = name
 
@@ -38,18 +41,20 @@ class MessageRoutes:
 
         Raises: Refused.
         """
-        chat = self._shape(self._chat(body, body.max_tokens))
+        chat = self._shape(_asked(self._validator.chat, body, body.max_tokens))
         return MessageShape(chat, body, self._name)
 
     def count(self, body: CountBody) -> InputTokens:
-        """How many tokens the messages have, in the model's chat template. It takes time.
+        """How many tokens the messages have, in the model's chat template, also if they are too
+        many for an answer. It takes time.
 
         Raises: Refused.
         """
-        return InputTokens(len(self._chat(body, 1).prompts[0]))
+        return InputTokens(_asked(self._validator.count, body, 1))
 
-    def _chat(self, body: CountBody, most: int) -> GenerationRequest:
-        try:
-            return self._validated(chat_of(body, most))
-        except Refused as error:
-            raise error.in_terms(TERMS) from error
+
+def _asked(ask: Callable[[Chat], T], body: CountBody, most: int) -> T:
+    try:
+        return ask(chat_of(body, most))
+    except Refused as error:
+        raise error.in_terms(TERMS) from error

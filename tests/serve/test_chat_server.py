@@ -223,7 +223,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "structured_outputs",
         {"structured_outputs": {"regex": "a", "choice": ["a"]}},
-        "structured_outputs has regex, choice; expected one of",
+        "structured_outputs has regex, choice; expected exactly one of",
     ),
     ("structured_outputs", {"structured_outputs": {"regex": "(a"}}, "is refused: "),
     ("structured_outputs", {"structured_outputs": {"grammar": "start: b"}}, "is refused: "),

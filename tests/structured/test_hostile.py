@@ -119,7 +119,7 @@ def test_what_takes_too_long_is_refused_and_others_are_not() -> None:
         ("repeated 10^9 times", "too many expressions"),
         ("a rule a million times", "Too many items"),
         ("2^40 by rules", "Too many items"),
-        ("a schema that is itself", "NoExtensionBias"),
+        ("a schema that is itself", "no text matches it"),
     ],
 )
 def test_what_no_answer_could_follow_is_refused(name: str, reason: str) -> None:

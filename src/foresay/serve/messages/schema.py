@@ -237,4 +237,6 @@ class Ping(Answer, tag_field="type", tag="ping"):
     """That the server is still there."""
 
 
-MessageEvent = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+MessageEvent = (
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping
+)

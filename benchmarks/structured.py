@@ -4,7 +4,7 @@
 
     libraries  llguidance and, where it is installed, xgrammar: schemas compiled and followed
     speed      extraction to a schema of 8 fields: constrained decoding with the default drafter,
-               and without the grammar's drafts, against the same without speculation
+               and where nothing forced is drafted, against the same without speculation
     share      what masks and states take of a step of 16 requests
     validity   answers to schemas: all that end are valid, and the same with and without drafts
 
@@ -54,7 +54,8 @@ def answers(options: Namespace) -> dict[str, Any]:
         if "speed" in found:
             found["speed"][name] = structured_answers.speed(llm, given, options.tokens, bound)
         if "share" in found:
-            found["share"][name] = structured_answers.share(llm, given, options.tokens)
+            before = documents(2 * options.documents, options.seed)[options.documents :]
+            found["share"][name] = structured_answers.share(llm, before, given, options.tokens)
         if "validity" in found:
             schemas = structured_libraries.read_schemas(
                 options.schemas, 3 * options.valid, options.seed

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +14,13 @@ from unittest.mock import patch
 import jsonschema
 
 import harness
-from foresay import LLM, SamplingParams, StructuredOutputs
-from foresay.drafters import SuffixDrafter
+from foresay import LLM, Draft, SamplingParams, StructuredOutputs
+from foresay.engine import structured
 from foresay.engine.engine import Engine
 from foresay.errors import InputError
+from foresay.sampling.acceptance import masks
 from foresay.structured.matcher import GrammarMatcher
+from foresay.structured.tree import CompletedDraft, completed
 from structured_documents import Document
 from structured_libraries import Schema
 
@@ -57,18 +59,37 @@ def decoded(llm: LLM, document: Document, tokens: int) -> dict[str, Any]:
     }
 
 
+def nothing_forced(llm: LLM, document: Document, tokens: int) -> dict[str, Any]:
+    """The same where forms add nothing to the drafts."""
+
+    def its_own(matcher: GrammarMatcher, draft: Draft, most: int) -> CompletedDraft:
+        found = completed(matcher, draft, most)
+        own = [node for node, number in enumerate(found.own) if number >= 0]
+        place = {-1: -1} | {old: new for new, old in enumerate(own)}
+        return CompletedDraft(
+            [found.tokens[node] for node in own],
+            [place[found.parents[node]] for node in own],
+            [found.own[node] for node in own],
+            [found.forced[node] for node in own],
+        )
+
+    with patch.object(structured, "completed", its_own):
+        return decoded(llm, document, tokens)
+
+
 def speed(llm: LLM, documents: Sequence[Document], tokens: int, bound: float) -> dict[str, Any]:
     """The default drafter, and the suffix drafter without the grammar's drafts, against none."""
-    sides = {
-        "none": llm.beside(None, "none"),
-        "suffix, no grammar": llm.beside(SuffixDrafter()),
-        "default": llm.beside(),
+    plainly, drafting = llm.beside(None, "none"), llm.beside()
+    sides: dict[str, Callable[[Document, int], dict[str, Any]]] = {
+        "none": partial(decoded, plainly),
+        "nothing forced": partial(nothing_forced, llm.beside()),
+        "default": partial(decoded, drafting),
     }
     for side in sides.values():  # what is read when it is first used
-        decoded(side, documents[0], 8)
+        side(documents[0], 8)
     runs = []
     for turn, document in enumerate(documents):
-        asked = {name: partial(decoded, side, document, tokens) for name, side in sides.items()}
+        asked = {name: partial(side, document, tokens) for name, side in sides.items()}
         found = harness.take_turns(asked, turn)
         texts = {tuple(one.pop("ids")) for one in found.values()}
         runs.append({"document": document.name, "identical": len(texts) == 1, "sides": found})
@@ -111,8 +132,9 @@ def _sum(runs: Sequence[dict[str, Any]], key: str) -> float:
 
 
 @contextmanager
-def matchers_timed() -> Iterator[list[float]]:
-    """Adds up the seconds that are spent in matchers: masks, advancing, rolling back, forced."""
+def forms_timed() -> Iterator[list[float]]:
+    """Adds up the seconds that forms take: completing drafts, masks, writing them into the logits,
+    and following what was committed."""
     spent, inside = [0.0], [False]
 
     def timed(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,19 +151,29 @@ def matchers_timed() -> Iterator[list[float]]:
 
         return call
 
-    names = ("fill_mask", "advance", "rollback", "allows", "forced")
-    methods = {name: timed(getattr(GrammarMatcher, name)) for name in names}
-    with patch.multiple(GrammarMatcher, **methods):
+    places = (
+        *((structured, name) for name in ("completed", "tree_masks")),
+        (masks, "forbid"),
+        *((GrammarMatcher, name) for name in ("follow", "advance")),
+    )
+    with ExitStack() as patched:
+        for place, name in places:
+            patched.enter_context(patch.object(place, name, timed(getattr(place, name))))
         yield spent
 
 
-def share(llm: LLM, documents: Sequence[Document], tokens: int) -> dict[str, Any]:
-    """The share of a step that masks and states take, all documents at once."""
+def share(
+    llm: LLM, before: Sequence[Document], documents: Sequence[Document], tokens: int
+) -> dict[str, Any]:
+    """The share of a step that masks and states take, all documents at once. Forms are those that
+    other documents were extracted to before: as with a server that knows them."""
     found: dict[str, Any] = {"requests": len(documents)}
     for name, side in (("none", llm.beside(None, "none")), ("default", llm.beside())):
         prompts = [[{"role": "user", "content": one.prompt}] for one in documents]
         params = [params_of(one.schema, tokens) for one in documents]
-        side.generate(prompts, [params_of(one.schema, 2) for one in documents])
+        side.generate(
+            [one.prompt for one in before], [params_of(one.schema, tokens) for one in before]
+        )
         steps: list[float] = []
         work = Engine.step
 
@@ -151,13 +183,13 @@ def share(llm: LLM, documents: Sequence[Document], tokens: int) -> dict[str, Any
             steps.append(time.perf_counter() - start)
             return ended
 
-        with matchers_timed() as spent, patch.object(Engine, "step", timed):
+        with forms_timed() as spent, patch.object(Engine, "step", timed):
             side.generate(prompts, params)
         part = spent[0] / sum(steps)
         found[name] = {
             "steps": len(steps),
             "step_ms": round(1e3 * sum(steps) / len(steps), 3),
-            "matchers_ms": round(1e3 * spent[0] / len(steps), 3),
+            "forms_ms": round(1e3 * spent[0] / len(steps), 3),
             "share": round(part, 4),
         }
     found["bars"] = [

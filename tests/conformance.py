@@ -111,8 +111,7 @@ DRAFTERS: dict[str, Callable[[], Readable]] = {
     "merge with external drafts": lambda: MergeDrafter(SuffixDrafter(), ExternalDrafter()),
     "recycle": RecycleDrafter,
     "recycle, static": lambda: RecycleDrafter(context=1, tree="static"),
-    "grammar around suffix": lambda: GrammarDrafter(SuffixDrafter()),
-    "merge of suffix and grammar": lambda: MergeDrafter(SuffixDrafter(), GrammarDrafter()),
+    "grammar": GrammarDrafter,
     "merge of suffix and recycle": lambda: MergeDrafter(SuffixDrafter(), RecycleDrafter()),
 }
 

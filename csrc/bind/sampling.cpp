@@ -1,7 +1,9 @@
-// Sampling for Python: keyed noise, choices, log probabilities, the residual. Logits, probs and the residual are too large to copy: they
-// are read, and the residual written, while the GIL is released, so the caller keeps other threads from them. All else is copied first.
+// Sampling for Python: keyed noise, choices, masks, log probabilities, the residual. Logits, masks, probs and the residual are too large to
+// copy: they are read, and masked logits and the residual written, while the GIL is released, so the caller keeps other threads from
+// them. All else is copied first.
 #include "bind/bind.hpp"
 #include "sampling/logprobs.hpp"
+#include "sampling/masks.hpp"
 #include "sampling/match.hpp"
 #include "sampling/noise.hpp"
 #include "sampling/residual.hpp"
@@ -57,6 +59,8 @@ Array<double> noise_of(uint64_t seed, uint32_t position, Tokens tokens, uint32_t
 }
 
 void bind_choices(nb::module_& m) {
+    m.def("forbid", &forbid, "logits"_a, nb::kw_only(), "rows"_a, "masks"_a, "threads"_a, Released(),
+          "Writes -inf where a row's mask has no bit; see csrc/sampling/masks.hpp.");
     m.def("uniforms", &noise_of<uniform>, "seed"_a, "position"_a, "tokens"_a, "stream"_a = 0);
     m.def("gumbels", &noise_of<gumbel>, "seed"_a, "position"_a, "tokens"_a, "stream"_a = 0);
     m.def("choose", &choose, "logits"_a, nb::kw_only(), "temperatures"_a, "seeds"_a, "positions"_a, "stream"_a, "threads"_a, "level"_a = "",

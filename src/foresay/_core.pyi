@@ -272,6 +272,11 @@ class TreeMerge:
 
     def learn(self, memories: list[MergeMemory], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
+def forbid(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], threads: int) -> None:
+    """
+    Writes -inf where a row's mask has no bit; see csrc/sampling/masks.hpp.
+    """
+
 def uniforms(seed: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int = 0) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]: ...
 
 def gumbels(seed: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int = 0) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]: ...

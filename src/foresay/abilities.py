@@ -16,7 +16,6 @@ from foresay.draft import DraftBatch
 from foresay.drafter import Drafter, ExternalDraft, Source
 from foresay.errors import InputError
 from foresay.sampling.signals import Signals
-from foresay.structured.grammars import Grammars
 from foresay.verdict import Wants
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ __all__ = [
     "SupportsTenants",
     "SupportsVersions",
     "TakesExternalDrafts",
-    "UsesGrammars",
     "WeighsTime",
     "abilities_of",
     "check_drafter",
@@ -120,14 +118,6 @@ class FitsTarget(Protocol):
 
         Raises: InputError, TokenizerMismatch if it cannot draft for that one.
         """
-        ...
-
-
-class UsesGrammars(Protocol):
-    """Drafts text that the form of an answer forces."""
-
-    def use_grammars(self, grammars: Grammars, /) -> None:
-        """Those of the target's tokenizer, before any request."""
         ...
 
 
@@ -260,7 +250,6 @@ class Abilities:
     memory: ReportsMemory | None = None
     sources: ReportsSources | None = None
     fits: FitsTarget | None = None
-    grammars: UsesGrammars | None = None
     adopts: AdoptsDrafts | None = None
     starts: DraftsAsync | None = None
     looks_up: LooksUp | None = None

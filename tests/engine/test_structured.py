@@ -3,7 +3,6 @@ drafted, beside requests without a form."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -23,16 +22,13 @@ from foresay.drafters import (
     RecycleDrafter,
     SuffixDrafter,
 )
-from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import plain
 from foresay.engine.proposal import Proposal
-from foresay.engine.structured import without_illegal
+from foresay.engine.structured import with_forms
 from foresay.errors import InputError, LogitsError
 from foresay.models.target import Target
-from foresay.structured.matcher import Grammar, GrammarMatcher
-from foresay.structured.tree import legal_nodes, tree_masks
 from structured.words import END, FORMS, WORDS, grammars
 
 STOPS = (END,)
@@ -88,9 +84,6 @@ DRAFTERS: dict[str, Any] = {
     "merge": lambda target, asked: MergeDrafter(SuffixDrafter(), NgramDrafter()),
     "recycle": lambda target, asked: RecycleDrafter(),
     "grammar": lambda target, asked: GrammarDrafter(),
-    "grammar around suffix": lambda target, asked: make_drafter("suffix", share="all"),
-    "grammar around trees": lambda target, asked: GrammarDrafter(scripted(target, asked, 0.4)),
-    "grammar around chains": lambda target, asked: GrammarDrafter(SuffixDrafter(chain=True)),
     "grammar beside suffix": lambda target, asked: MergeDrafter(SuffixDrafter(), GrammarDrafter()),
 }
 
@@ -167,74 +160,18 @@ def test_a_stop_within_the_form_ends_the_answer(target: Target) -> None:
 
 
 def test_illegal_drafts_cost_no_budget(target: Target) -> None:
-    """The policy never sees them; sampled drafts stay whole."""
+    """The policy never sees them; drafts of others and sampled ones stay whole."""
     engine = engine_of(target, None)
     params = replace(GREEDY, structured_outputs=StructuredOutputs(choice=["yes", "no"]))
     requests = [engine.add([5], params, stops=STOPS), engine.add([5], GREEDY, stops=STOPS)]
     (yes,), wrong = WORDS.encode("yes"), WORDS.encode("<")[0]
     draft = Draft([wrong, yes, wrong, wrong], [-1, -1, 0, 1])
-    given = Proposal(DraftBatch.of([draft, draft]))
-    known = without_illegal(requests, given).known
-    assert known is not None and known.tolist() == [False, True, False, False] + [True] * 4
+    given = Proposal(DraftBatch.of([draft, draft]), known=np.array([True] * 6 + [False, True]))
+    found = with_forms(requests, given, [4, 4])
+    assert list(found.drafts) == [Draft([yes], [-1]), draft]
+    assert found.known is not None and found.known.tolist() == [True] * 3 + [False, True]
     sampled = Proposal(given.drafts, {0: np.ones((4, 128), np.float32)})
-    assert without_illegal(requests, sampled).known is None
-
-
-def test_a_tree_is_one_text_after_another() -> None:
-    """What is legal and masked at a node is what a matcher says that was told the whole text; and
-    the matcher of the tree is where it was."""
-    random = np.random.default_rng(0)
-    for form in FORMS:
-        grammar = grammars().compile(form)
-        matcher, text = grammar.matcher(STOPS), list[int]()
-        for _ in range(25):
-            if matcher.complete:
-                matcher.rollback(len(text))
-                text.clear()
-            size = int(random.integers(0, 9))
-            parents = [int(random.integers(-1, i)) for i in range(size)]
-            tokens = [likely(random, matcher) for _ in range(size)]
-            draft = Draft(tokens, parents)
-            legal, masks = legal_nodes(matcher, draft), tree_masks(matcher, draft)
-            assert len(matcher) == len(text)
-            assert (masks[0] == mask_behind(grammar, text)).all()
-            for node, parent in enumerate(parents):
-                above, at = list[int](), parent
-                while at >= 0:
-                    above, at = [tokens[at], *above], parents[at]
-                before = mask_behind(grammar, [*text, *above])
-                possible = parent < 0 or (legal[parent] and tokens[parent] not in STOPS)
-                assert legal[node] == (possible and has(before, tokens[node]))
-                behind = mask_behind(grammar, [*text, *above, tokens[node]])
-                if legal[node] and tokens[node] not in STOPS and behind is not None:
-                    assert (masks[node + 1] == behind).all()
-                else:
-                    assert (masks[node + 1] == -1).all()
-            token = likely(random, matcher)
-            if token not in STOPS and matcher.advance(token):
-                text.append(token)
-
-
-def likely(random: np.random.Generator, matcher: GrammarMatcher) -> int:
-    """A token that is often legal."""
-    row = np.zeros(matcher.grammar.words, np.int32)
-    matcher.fill_mask(row)
-    legal = [token for token in range(128) if has(row, token)]
-    return int(random.choice(legal)) if random.random() < 0.7 else int(random.integers(128))
-
-
-def has(row: Any, token: int) -> bool:
-    return row is not None and bool(row[token // 32] >> token % 32 & 1)
-
-
-def mask_behind(grammar: Grammar, text: Sequence[int]) -> Any:
-    """None where the form is complete, or the text is not legal."""
-    matcher = grammar.matcher(STOPS)
-    if not all(matcher.advance(token) for token in text) or matcher.complete:
-        return None
-    row = np.zeros(grammar.words, np.int32)
-    matcher.fill_mask(row)
-    return row
+    assert with_forms(requests, sampled, [4, 4]) is sampled
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -263,11 +200,10 @@ def test_rejection_keeps_to_the_form(target: Target) -> None:
                 assert all(matcher.advance(token) for token in told)
 
 
-def test_sampled_drafts_pass_a_grammar_drafter_as_they_are(target: Target) -> None:
-    """Of requests with a form and without, in one batch: neither is given up."""
+def test_sampled_drafts_of_forms_are_verified(target: Target) -> None:
+    """Beside those of requests without a form, in one batch: neither is given up."""
     asked = [(p, replace(params, rule="rejection")) for p, params in asked_of(9, seed=1)]
-    drafter = GrammarDrafter(Drawing(near(rows_of(target), 0.5)))
-    requests = answered(engine_of(target, drafter), asked)
+    requests = answered(engine_of(target, Drawing(near(rows_of(target), 0.5))), asked)
     assert [request.error for request in requests] == [None] * len(asked)
     with_form = [r for r in requests if r.params.structured_outputs is not None]
     without = [r for r in requests if r.params.structured_outputs is None]
@@ -314,7 +250,8 @@ class _Tires:
             self._inner.rollback(tokens)
 
     def compute_bitmask(self) -> Any:
-        self._over |= self._mask and self._there()
+        # Where one text is forced, that is the library's mask: it does no more work for it.
+        self._over |= self._mask and self._there() and not self._inner.compute_ff_tokens()
         return self._inner.compute_bitmask()
 
     def compute_ff_tokens(self) -> list[int]:
@@ -344,7 +281,7 @@ def test_too_much_work_where_only_a_draft_goes_harms_nothing(
     right = wanted(target, asked)
     texts = {tuple(p): text for (p, _), text in zip(asked, right, strict=True)}
     found = list[Any]()
-    for drafter in (None, Scripted(texts, 0.5, seed=1), GrammarDrafter(Scripted(texts, 0.5))):
+    for drafter in (None, Scripted(texts, 0.5, seed=1), GrammarDrafter()):
         engine = engine_of(target, drafter)
         requests = [engine.add(p, params, seed=s, stops=STOPS) for s, (p, _) in enumerate(asked)]
         for request in requests:

@@ -10,17 +10,16 @@ STRUCTURED = (
     Mutant(
         "masks are those of the node before",
         "src/foresay/structured/tree.py",
-        "        matcher.fill_mask(masks[node + 1])\n",
-        "        matcher.fill_mask(masks[node])\n",
-        "tests/engine/test_structured.py::test_a_tree_is_one_text_after_another",
+        "below, row = children[node + 1], masks[node + 1]",
+        "below, row = children[node + 1], masks[node]",
+        "tests/structured/test_tree.py::test_a_tree_is_one_text_after_another",
     ),
     Mutant(
         "a grammar stays at the end of a draft",
         "src/foresay/structured/tree.py",
-        "            waiting += [(child, depth + 1) for child in reversed(children[node + 1])]\n"
-        "    matcher.rollback(len(matcher) - begin)\n",
-        "            waiting += [(child, depth + 1) for child in reversed(children[node + 1])]\n",
-        "tests/engine/test_structured.py::test_a_tree_is_one_text_after_another",
+        "    finally:\n        matcher.rollback(len(matcher) - begin)\n",
+        "    finally:\n        pass\n",
+        "tests/structured/test_tree.py::test_a_tree_is_one_text_after_another",
     ),
     Mutant(
         "an answer may end before its form does",
@@ -54,8 +53,8 @@ STRUCTURED = (
     Mutant(
         "illegal drafts are verified",
         "src/foresay/engine/structured.py",
-        "            known[begin:end] &= legal\n",
-        "",
+        "        request.matcher is not None and budget > 0 and at not in proposal.probs\n",
+        "        False\n",
         "tests/engine/test_structured.py::test_illegal_drafts_cost_no_budget",
     ),
     Mutant(
@@ -66,11 +65,25 @@ STRUCTURED = (
         "tests/engine/test_structured.py::test_on_a_device_the_others_run_ahead",
     ),
     Mutant(
-        "the drafter within is told of forced nodes as if they were its own",
-        "src/foresay/drafters/grammar.py",
-        "        path.append(form.last.own[node])\n",
-        "        path.append(node)\n",
-        "tests/drafters/test_grammar.py::test_the_inner_drafter_is_told_in_its_own_numbers",
+        "a drafter is told of forced nodes as if they were its own",
+        "src/foresay/engine/proposal.py",
+        "        path = self.own[verdicts.path + self.offsets[:-1].repeat(sizes)]\n",
+        "        path = verdicts.path\n",
+        "tests/engine/test_forced.py::test_a_drafter_is_told_in_its_own_numbers",
+    ),
+    Mutant(
+        "sampled drafts are cut by the form",
+        "src/foresay/engine/structured.py",
+        " and at not in proposal.probs\n",
+        "\n",
+        "tests/engine/test_structured.py::test_illegal_drafts_cost_no_budget",
+    ),
+    Mutant(
+        "the mask of a forced place is that of another token",
+        "src/foresay/structured/tree.py",
+        "np.int64(1 << tokens[only] % 32)",
+        "np.int64(1 << (tokens[only] + 1) % 32)",
+        "tests/structured/test_tree.py::test_a_tree_is_one_text_after_another",
     ),
     Mutant(
         "a lexer that is used up is not begun anew",

@@ -1,9 +1,9 @@
-"""Which nodes of a proposal are verified: a mask over the drafter's own drafts.
+"""Which nodes of a proposal are verified: a mask over the drafts.
 
-Whoever leaves nodes out clears their bits: the vocabulary, the grammar of the answer, the policy,
-max_tokens, memory. A node keeps its number from `propose` to `observe`. Two see packed nodes: the
-target (`numbered` leads back from its rows), and the policy where some nodes may not come at all
-(`of_these` leads back from what it chose).
+Whoever leaves nodes out clears their bits: the vocabulary, the policy, max_tokens, memory. A node
+keeps its number from the proposal to the verdict. Two see packed nodes: the target (`numbered`
+leads back from its rows), and the policy where some nodes may not come at all (`of_these` leads
+back from what it chose).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 class SelectedNodes:
     """The nodes of a proposal that are verified.
 
-    proposal  the drafter's drafts, without their probs
+    proposal  the drafts, completed by the forms of answers, without their probs
     keep      bool[N]: which nodes; with a node its parent
     """
 

@@ -6,7 +6,7 @@ CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 RecycleDrafter  what the target itself found likely before: Token Recycling
 MergeDrafter    several drafters' drafts in one tree
-GrammarDrafter  text that the form of an answer forces; around another drafter, or alone
+GrammarDrafter  no drafts: for the text alone that the form of an answer forces
 ExternalDrafter what comes from outside, such as from edge clients; a member of a MergeDrafter
 WorkerDrafter   any of these that draft from the text alone, in a process of its own
 ModelDrafter    a smaller model

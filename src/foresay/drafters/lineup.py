@@ -30,12 +30,12 @@ Share = Literal["none", "group", "all"]
 """What requests draft from each other: nothing, their group, or that and all finished answers."""
 
 NAMES = {
-    "suffix": "our default: all sources, scored and calibrated; and what a form forces",
+    "suffix": "our default: all sources, scored and calibrated",
     "sam": "SAM-Decoding's rule on our automaton",
     "ngram": "prompt lookup in own text only: the longest repeated n-gram up to 3, latest place",
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
-    "grammar": "the text that the form of a structured answer forces",
+    "grammar": "nothing but what the form of a structured answer forces, as beside every drafter",
     "recycle": "Token Recycling: what the target found likely before",
     "recycle:FILE": "the same, beginning with a file of RecycleDrafter.save (for no tenant)",
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
@@ -162,7 +162,7 @@ def make_drafter(
         others = replace(setting, corpus=none)
     made = [_made(part, setting if own else others) for part, own in zip(parts, uses, strict=True)]
     if len(made) == 1:
-        return drafters.GrammarDrafter(made[0]) if parts == ["suffix"] else made[0]
+        return made[0]
     return drafters.MergeDrafter(*made, rule="first" if name.startswith(_FIRST) else "union")
 
 
@@ -206,9 +206,9 @@ def _check_folders(name: str, parts: list[str]) -> None:
 
 
 def sees_target(part: str) -> bool:
-    """Whether a drafter, one of `parts_of`, needs more of the target than its tokens, as its
-    tokenizer's grammars: it works in the target's process only."""
-    return part.partition(":")[0] in ("self", "recycle", "mtp", "eagle", "grammar")
+    """Whether a drafter, one of `parts_of`, needs more of the target than its tokens: it works in
+    the target's process only."""
+    return part.partition(":")[0] in ("self", "recycle", "mtp", "eagle")
 
 
 def check_drafter_name(name: str) -> None:

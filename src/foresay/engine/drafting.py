@@ -24,7 +24,6 @@ from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import CorpusError, ForesayError, InputError, StateError, UnknownGroup
 from foresay.models.target import Target
-from foresay.structured.grammars import Grammars
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["CheckedDrafter"]
@@ -40,7 +39,6 @@ class CheckedDrafter:
     target        drafted tokens outside of its vocabulary are dropped; drafters may share its keys
                   and values
     tokenizer_hash  of the target's tokenizer, if it is known: a drafter of another one refuses
-    grammars      of the target's tokenizer, if there are any: for drafters that use them
     with_sources  whether to ask where drafted tokens came from
 
     Mutates: the drafter, which is told of the target here, and the requests' drafter states.
@@ -54,12 +52,9 @@ class CheckedDrafter:
         target: Target,
         *,
         tokenizer_hash: bytes | None = None,
-        grammars: Grammars | None = None,
         with_sources: bool = False,
     ) -> None:
         self._able = abilities_of(drafter)
-        if self._able.grammars is not None and grammars is not None:
-            self._able.grammars.use_grammars(grammars)
         if self._able.fits is not None:
             self._able.fits.fit(target, tokenizer_hash)
         if drafter is not None:
@@ -259,8 +254,8 @@ class CheckedDrafter:
         return probs
 
     def note_sources(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
-        """Note where each committed token was drafted from: the best of its sources; nothing
-        without `with_sources`. To be called before `observe`.
+        """Note where each committed token was drafted from: the best of its sources, or the form
+        of the answer for node -1; nothing without `with_sources`. To be called before `observe`.
         """
         if not self._with_sources:
             return
@@ -268,7 +263,8 @@ class CheckedDrafter:
 
         def best(request: Request, verdict: Verdict) -> list[Source]:
             said = sources.sources(request.state) if sources is not None else ()
-            return [Source(said[node][0]) for node in verdict.path.tolist()]
+            path = verdict.path.tolist()
+            return [Source.GRAMMAR if node < 0 else Source(said[node][0]) for node in path]
 
         for request, verdict in zip(requests, verdicts, strict=True):
             found = [] if self._drafter is None else self._tell(best, request, verdict) or []

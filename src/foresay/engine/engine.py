@@ -44,7 +44,7 @@ from foresay.engine.step import (
     seen_by_drafter,
     until_texts_end,
 )
-from foresay.engine.structured import without_illegal
+from foresay.engine.structured import with_forms
 from foresay.engine.text import IncrementalDetokenizer
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
@@ -99,8 +99,9 @@ class Engine:
             check_positive(value, name)
         check_flag(with_sources, "with_sources")
         check_target(target)
-        known: Any = {"tokenizer_hash": tokenizer_hash, "grammars": grammars}
-        self.drafter = CheckedDrafter(drafter, target, with_sources=with_sources, **known)
+        self.drafter = CheckedDrafter(
+            drafter, target, tokenizer_hash=tokenizer_hash, with_sources=with_sources
+        )
         pages = Pages.within(memory, target.bytes_per_token)
         self.target = target
         make_policy(policy)  # an invalid one is refused before the long work
@@ -342,9 +343,10 @@ class Engine:
             pricing.spent(self.drafter.weighed_seconds())
         if not drafting:
             return Step(turns, decoding, load, SelectedNodes.nothing(len(decoding)), {})
-        chosen = choice(without_illegal(decoding, proposal), self.policy, load)
-        chosen = that_fits(decoding, chosen, self.scheduler.reserve)
-        return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
+        proposal = with_forms(decoding, proposal, budgets)
+        chosen = that_fits(decoding, choice(proposal, self.policy, load), self.scheduler.reserve)
+        probs, completion = proposal.probs_of(chosen), proposal.completion
+        return Step(turns, decoding, load, chosen, probs, completion)
 
     def _commit(self, step: Step, outcome: Outcome) -> VerdictBatch:
         """Find stops, store keys and values, tell the drafter, and finish what has ended."""
@@ -355,9 +357,12 @@ class Engine:
         verdicts = seen_by_drafter(step, outcome, verified)  # here rows become nodes
         self.drafter.shown(outcome.showing + self._clock() - began)
         keep_parts(step, verified.verdicts, self._keeps_together)
-        self.drafter.note_sources(step.decoding, verdicts)
+        whole, told = verdicts, verdicts
+        if step.completion is not None:
+            whole, told = step.completion.numbered(verdicts)
+        self.drafter.note_sources(step.decoding, whole)
         append_committed(step.decoding, verdicts)
-        self.drafter.observe(step.decoding, verdicts, later=outcome.overlaps)
+        self.drafter.observe(step.decoding, told, later=outcome.overlaps)
         for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending
             if reason is not None:

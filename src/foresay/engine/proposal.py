@@ -15,8 +15,52 @@ from foresay.budget.selected import SelectedNodes
 from foresay.draft import DraftBatch
 from foresay.engine.request import Request
 from foresay.errors import InputError
+from foresay.verdict import TopK, VerdictBatch
 
-__all__ = ["Proposal", "check_probs", "choice", "that_fits", "with_all_sampled"]
+__all__ = ["Completion", "Proposal", "check_probs", "choice", "that_fits", "with_all_sampled"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """How the forms of answers have changed the drafter's own drafts.
+
+    given    int32[B + 1], the offsets of the drafter's own drafts
+    offsets  int32[B + 1], those of the completed ones
+    own      int32[N], the number of each node in the drafter's draft; -1: a form has added it
+    forced   bool[N], whether it is the only token that the form allows there
+    """
+
+    given: Int32s
+    offsets: Int32s
+    own: Int32s
+    forced: NDArray[np.bool_]
+
+    def numbered(self, verdicts: VerdictBatch) -> tuple[VerdictBatch, VerdictBatch]:
+        """Verdicts on the completed drafts in the drafter's own numbers: with -1 for each node that
+        a form has added, and with paths that end before the first of these."""
+        bounds, topk, rows = verdicts.path_offsets, verdicts.topk, verdicts.topk_offsets
+        sizes = sizes_of(bounds)
+        path = self.own[verdicts.path + self.offsets[:-1].repeat(sizes)]
+        added = np.append(0, (path < 0).cumsum())
+        within = added[1:] == added[bounds[:-1]].repeat(sizes)
+        own_bounds = np.append(0, within.cumsum()).astype(np.int32)[bounds]
+        if topk is not None:
+            topk, rows = self._own_rows(topk)
+        seen = topk, rows, verdicts.hidden
+        whole = VerdictBatch._trusted(verdicts.tokens, verdicts.offsets, path, bounds, *seen)
+        own = verdicts.tokens, verdicts.offsets, path[within], own_bounds
+        return whole, VerdictBatch._trusted(*own, *seen)
+
+    def _own_rows(self, topk: TopK) -> tuple[TopK, Int32s]:
+        """The rows of the texts and of the drafter's nodes; those of nodes that are not there any
+        more were not verified."""
+        texts = np.arange(len(self.given), dtype=np.int32)  # each text has a row before its nodes
+        rows, source = self.given + texts, np.full(self.given[-1] + texts[-1], -1)
+        source[rows[:-1]] = self.offsets[:-1] + texts[:-1]
+        kept = np.flatnonzero(self.own >= 0)
+        text = texts[:-1].repeat(sizes_of(self.offsets))[kept]
+        source[rows[text] + 1 + self.own[kept]] = kept + text + 1
+        return topk.take(source), rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,13 +70,14 @@ class Proposal:
     drafts  without their probs: policies look at tokens, parents and scores
     probs   by the number of the draft, the distributions that its tokens were sampled from,
             float32[n, vocabulary]: only under rule rejection. Other drafts were not sampled
-    known   which nodes may come at all, with all above them: they are in the target's vocabulary,
-            and the grammar of the answer allows them; None: all
+    known   which nodes are in the target's vocabulary, with all above them; None: all
+    completion  how forms have changed the drafts; None: not at all
     """
 
     drafts: DraftBatch
     probs: Mapping[int, Floats] = field(default_factory=dict)
     known: NDArray[np.bool_] | None = None
+    completion: Completion | None = None
 
     def probs_of(self, chosen: SelectedNodes) -> dict[int, Floats]:
         """The distributions of the nodes that are verified: copies."""
@@ -43,8 +88,8 @@ class Proposal:
 
 
 def choice(proposal: Proposal, policy: Policy, load: Load) -> SelectedNodes:
-    """The nodes that are to be verified, if there is memory for them: of those that may come at
-    all, the ones that the policy chooses."""
+    """The nodes that are to be verified, if there is memory for them: of those in the vocabulary,
+    the ones that the policy chooses."""
     if proposal.known is None:
         chosen = policy.choose(proposal.drafts, load)
     else:

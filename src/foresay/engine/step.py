@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -17,6 +18,7 @@ from foresay.budget.selected import SelectedNodes
 from foresay.budget.urgency import urgency
 from foresay.draft import DraftBatch
 from foresay.engine.ledger import PHASES, Ledger
+from foresay.engine.proposal import Completion
 from foresay.engine.request import Request
 from foresay.engine.scheduler import ScheduledRequest
 from foresay.errors import ForesayError, InputError
@@ -55,6 +57,8 @@ class Step:
     """The drafted nodes that are verified, one draft for each request in `decoding`."""
     draft_probs: dict[int, Floats]
     """What drafted tokens were sampled from under rule rejection, by index in `decoding`."""
+    completion: Completion | None = None
+    """How the forms of answers have changed the drafts."""
     parts: StepParts = field(init=False)
     """The inputs of the model, one for each turn."""
     meanwhile: Callable[[], None] = lambda: None
@@ -231,12 +235,15 @@ def seconds_of(step: Step, outcome: Outcome, laps: Timings) -> tuple[float, floa
     return seconds, drafting
 
 
-def _within_form(matcher: GrammarMatcher, tokens: Sequence[int]) -> int:
+def _within_form(matcher: GrammarMatcher, tokens: list[int]) -> int:
     """How many of the tokens there are up to the end of the form, or to one that the matcher cannot
     follow: the next step begins with that, as it would without drafts.
 
     Raises: as the matcher, and InputError for a token that it forbids, if that is the first one.
     """
+    with suppress(InputError):
+        if matcher.stops.isdisjoint(tokens) and matcher.follow(tokens):
+            return len(tokens)
     for count, token in enumerate(tokens, 1):
         if token in matcher.stops:
             return count

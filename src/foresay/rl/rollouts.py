@@ -20,7 +20,6 @@ from torch import Tensor
 from foresay.arrays import Int32s, IntsLike, as_items, as_tokens, check_callable, check_positive
 from foresay.budget.policy import Policy
 from foresay.drafter import Drafter
-from foresay.drafters.grammar import GrammarDrafter
 from foresay.drafters.lineup import make_drafter
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.engine import Engine
@@ -108,8 +107,7 @@ class Rollouts:
         self._answers = PromptHistory(versions, history_bytes)
         self._versions, self._order = versions, order
         if drafter == "suffix":
-            own = rollout_drafter(history_bytes)
-            drafter = own if grammars is None else GrammarDrafter(own)
+            drafter = rollout_drafter(history_bytes)
         elif isinstance(drafter, str):
             drafter = None if drafter == "none" else make_drafter(drafter, share="all")
         self._told_tokens = history_bytes // _BYTES_PER_TOKEN  # of earlier answers, to all groups

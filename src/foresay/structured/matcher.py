@@ -94,14 +94,14 @@ class GrammarMatcher:
 
     def __init__(self, grammar: Grammar, inner: LLMatcher, stops: Sequence[int]) -> None:
         self.grammar = grammar
-        self.stops = tuple(stops)
+        self.stops = frozenset(stops)
         self._inner = inner
         # What it remembers of the text before the form; None once that has begun.
         self._tail: bytes | None = None if grammar.lead is None else b""
         # Of each token: the tail before it, and the tokens that the library was given for it.
         self._told: list[tuple[bytes | None, list[int]]] = []
-        self._ends = _bits(grammar.ends, grammar.words)
-        self._stops = _bits(self.stops, grammar.words)
+        self._no_ends = ~_bits(grammar.ends, grammar.words)
+        self._stops = _bits(stops, grammar.words)
 
     def __len__(self) -> int:
         """Tokens that it was told and that were not rolled back."""
@@ -121,18 +121,6 @@ class GrammarMatcher:
     def complete(self) -> bool:
         """Whether the answer has to end here: no token can be added to it."""
         return not self.free and self._inner.is_stopped() and self._inner.is_accepting()
-
-    def allows(self, token: int) -> bool:
-        """Whether the mask has this token, without making the mask."""
-        if token in self.stops and self.accepts:
-            return True
-        forced = self.forced()
-        if forced and forced[0] != token:
-            return False
-        if not self.advance(token):
-            return False
-        self.rollback(1)
-        return True
 
     def advance(self, token: int) -> bool:
         """Go behind a token; whether the grammar allows its text. Where not, nothing has changed.
@@ -155,6 +143,25 @@ class GrammarMatcher:
         self._told.append((self._tail, pieces))
         self._tail = tail if rest is None else None
         return True
+
+    def follow(self, tokens: list[int]) -> bool:
+        """`advance` over all of these tokens or none; sooner than one by one."""
+        known, ends = self.grammar.known, self.grammar.ends
+        plain = all(0 <= token < known and token not in ends for token in tokens)
+        if plain and self._tail is None:
+            if not self._take(tokens):
+                return False
+            self._told += [(None, [token]) for token in tokens]
+            return True
+        begin = len(self)
+        try:
+            if all(map(self.advance, tokens)):
+                return True
+        except InputError:
+            self.rollback(len(self) - begin)
+            raise
+        self.rollback(len(self) - begin)
+        return False
 
     def rollback(self, tokens: int) -> None:
         """Go back to where it was before the last `tokens`.
@@ -189,7 +196,7 @@ class GrammarMatcher:
         given = np.frombuffer(mask, np.int32)
         known = min(len(given), len(row))  # a model may have more columns than tokens, or fewer
         row[known:] = 0
-        np.bitwise_and(given[:known], ~self._ends[:known], out=row[:known])
+        np.bitwise_and(given[:known], self._no_ends[:known], out=row[:known])
         if self._inner.is_accepting():
             row |= self._stops
 

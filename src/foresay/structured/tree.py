@@ -1,30 +1,29 @@
-"""Masks along a draft tree: the grammar advances along each path, and rolls back.
+"""A draft tree under a grammar: which nodes it allows, what it forces, the masks behind the nodes.
 
-A node costs one advance, however many lie below it. The matcher is where it was afterwards.
+The grammar advances along each path and rolls back. The matcher is where it was afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.structured.matcher import GrammarMatcher, Words
 
-__all__ = ["Completed", "completed", "legal_nodes", "tree_masks"]
+__all__ = ["CompletedDraft", "completed", "tree_masks"]
 
 
-class Completed(NamedTuple):
-    """The legal nodes of a draft, and the text that is forced between and behind them.
+class CompletedDraft(NamedTuple):
+    """The nodes of a draft that the grammar allows, and the text that it forces.
 
     tokens, parents  its nodes, parents before children
-    own     the node of the draft that each of them is; -1 for one that the draft has not
-    forced  whether it is of a text that the grammar forces
+    own     the node of the draft that each of them is; -1: none
+    forced  whether it is the only token that may come there
     """
 
     tokens: list[int]
@@ -33,54 +32,14 @@ class Completed(NamedTuple):
     forced: list[bool]
 
 
-def legal_nodes(matcher: GrammarMatcher, draft: Draft) -> NDArray[np.bool_]:
-    """Which nodes the grammar allows, with all above them; not those that take it too much work.
+def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> CompletedDraft:
+    """A draft without what the grammar forbids, and what takes it too much work; and with the text
+    that it forces, between and behind the draft's nodes, down to a depth of `most`.
 
     Raises: as the matcher, if that cannot go back.
     """
-    tokens, legal = draft.tokens.tolist(), np.zeros(len(draft), bool)
-
-    def enter(node: int) -> bool:
-        legal[node] = matcher.allows(tokens[node])
-        return bool(legal[node]) and not _ends(matcher, tokens[node])
-
-    _walk(matcher, draft, enter, lambda node: None)
-    return legal
-
-
-def tree_masks(matcher: GrammarMatcher, draft: Draft) -> Words:
-    """The masks of one verification, int32[n + 1, words]: what may come after the text, and after
-    each node. Behind a node that is forbidden or that ends the answer everything may: nothing of it
-    is committed. Where the grammar takes too much work behind a node nothing may: the answer fails
-    if it goes there.
-
-    Raises: as the matcher, where that is so behind the text.
-    """
-    masks = np.full((len(draft) + 1, matcher.grammar.words), -1, np.int32)
-    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
-    matcher.fill_mask(masks[0])
-
-    def enter(node: int) -> bool:
-        token, above = tokens[node], masks[parents[node] + 1]
-        within = token < 32 * len(above) and above[token // 32] >> token % 32 & 1
-        return bool(within) and not _ends(matcher, token)
-
-    def fill(node: int) -> None:
-        masks[node + 1] = 0
-        matcher.fill_mask(masks[node + 1])
-
-    _walk(matcher, draft, enter, fill)
-    return masks
-
-
-def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> Completed:
-    """A draft without what the grammar forbids, and with the texts that it forces: where it leaves
-    one text to write, that text; each at most `most` nodes long.
-
-    Raises: as the matcher, which is of no use then.
-    """
-    children, begin = _children(draft), len(matcher)
-    tokens, found = draft.tokens.tolist(), Completed([], [], [], [])
+    children, begin, vocabulary = _children(draft), len(matcher), matcher.grammar.vocabulary
+    tokens, found = draft.tokens.tolist(), CompletedDraft([], [], [], [])
 
     def add(token: int, parent: int, own: int, forced: bool) -> int:
         for column, value in zip(found, (token, parent, own, forced), strict=True):
@@ -89,26 +48,96 @@ def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> Completed:
 
     waiting: list[tuple[int, int, int]] = []  # a node of the draft, the place above it, its depth
 
-    def reach(node: int, own: int | None, depth: int) -> None:
-        """The matcher is at a place, where the draft has the node `own`, or none."""
-        while forced := matcher.forced()[: max(most - depth, 0)]:
+    def reach(place: int, own: int | None, depth: int) -> None:
+        """The matcher is at a place, where the draft has the node `own`, or none; -1: the text."""
+        while forced := matcher.forced()[: most - depth]:
+            if max(forced) >= vocabulary or not matcher.follow(forced):
+                return
             for token in forced:
                 below = [] if own is None else children[own + 1]
                 own = next((child for child in below if tokens[child] == token), None)
-                node = add(token, node, -1 if own is None else own, True)
-                matcher.advance(token)
+                place = add(token, place, -1 if own is None else own, True)
+                if token in matcher.stops:
+                    return
             depth += len(forced)
-        if own is not None:
-            waiting.extend((child, node, depth) for child in reversed(children[own + 1]))
+        if own is not None and depth < most and not matcher.complete:
+            waiting.extend((child, place, depth) for child in reversed(children[own + 1]))
 
-    reach(-1, -1, 0)
+    with suppress(InputError):
+        reach(-1, -1, 0)
     while waiting:
-        child, node, depth = waiting.pop()
+        child, place, depth = waiting.pop()
         matcher.rollback(len(matcher) - begin - depth)
-        if matcher.advance(tokens[child]):
-            reach(add(tokens[child], node, child, False), child, depth + 1)
+        token = tokens[child]
+        if token >= vocabulary:
+            continue
+        with suppress(InputError):
+            if token in matcher.stops:
+                if matcher.accepts or matcher.advance(token):
+                    add(token, place, child, False)
+            elif matcher.advance(token):
+                reach(add(token, place, child, False), child, depth + 1)
     matcher.rollback(len(matcher) - begin)
     return found
+
+
+def tree_masks(matcher: GrammarMatcher, draft: Draft, forced: Sequence[bool]) -> Words:
+    """The masks of one verification, int32[n + 1, words]: what may come after the text, and after
+    each node. `forced` says of each node whether it is the only one that may come there.
+
+    Behind a node that is forbidden or that ends the answer everything may: nothing of it is
+    committed. Where the grammar takes too much work behind a node nothing may: the answer fails if
+    it goes there.
+
+    Raises: as the matcher, where that is so behind the text.
+    """
+    masks = np.full((len(draft) + 1, matcher.grammar.words), -1, np.int32)
+    children, tokens, parents = _children(draft), draft.tokens.tolist(), draft.parents.tolist()
+    begin, path, waiting = len(matcher), list[int](), [-1]
+
+    def go(node: int) -> bool:
+        """Take the matcher behind a node, from behind the last of `path`."""
+        above = list[int]()
+        while node >= 0:
+            above.append(node)
+            node = parents[node]
+        above.reverse()
+        pairs = enumerate(zip(path, above, strict=False))
+        shared = next((at for at, (a, b) in pairs if a != b), min(len(path), len(above)))
+        matcher.rollback(len(path) - shared)
+        del path[shared:]
+        if not matcher.follow([tokens[node] for node in above[shared:]]):
+            return False
+        path[shared:] = above[shared:]
+        return True
+
+    def fill(node: int) -> list[int]:
+        """The mask behind a node; returns those below that it allows."""
+        below, row = children[node + 1], masks[node + 1]
+        only = next((child for child in below if forced[child]), None)
+        if only is not None:
+            row[:] = 0
+            row[tokens[only] // 32] = np.int64(1 << tokens[only] % 32).astype(np.int32)
+            return [only]
+        if node >= 0 and (not go(node) or matcher.complete):
+            return []
+        row[:] = 0
+        matcher.fill_mask(row)
+        return [child for child in below if _has(row, tokens[child])]
+
+    try:
+        while waiting:
+            node = waiting.pop()
+            with suppress(*[InputError] if node >= 0 else ()):
+                below = fill(node)
+                waiting += [one for one in reversed(below) if tokens[one] not in matcher.stops]
+    finally:
+        matcher.rollback(len(matcher) - begin)
+    return masks
+
+
+def _has(row: Words, token: int) -> bool:
+    return token < 32 * len(row) and bool(row[token // 32] >> token % 32 & 1)
 
 
 def _children(draft: Draft) -> list[list[int]]:
@@ -117,29 +146,3 @@ def _children(draft: Draft) -> list[list[int]]:
     for node, parent in enumerate(draft.parents.tolist()):
         children[parent + 1].append(node)
     return children
-
-
-def _ends(matcher: GrammarMatcher, token: int) -> bool:
-    """Whether the answer ends with this token, so that the grammar is not told of it."""
-    return token in matcher.stops
-
-
-def _walk(
-    matcher: GrammarMatcher,
-    draft: Draft,
-    enter: Callable[[int], bool],
-    visit: Callable[[int], None],
-) -> None:
-    """Depth first. `enter(node)` says before each node whether it is gone to, `visit(node)` is
-    called behind it, where the answer goes on. Where one of them or the matcher raises InputError
-    it goes no further: the answer itself may never come there."""
-    children, begin, tokens = _children(draft), len(matcher), draft.tokens.tolist()
-    waiting = [(node, 0) for node in reversed(children[0])]
-    while waiting:
-        node, depth = waiting.pop()
-        matcher.rollback(len(matcher) - begin - depth)
-        with suppress(InputError):
-            if enter(node) and matcher.advance(tokens[node]) and not matcher.complete:
-                visit(node)
-                waiting += [(child, depth + 1) for child in reversed(children[node + 1])]
-    matcher.rollback(len(matcher) - begin)

@@ -120,12 +120,6 @@ class MergeDrafter:
             if able.fits is not None:
                 able.fits.fit(target, tokenizer_hash)
 
-    def use_grammars(self, grammars: Any, /) -> None:
-        """Tell every drafter that uses grammars of those of the target's tokenizer."""
-        for able in self._abilities:
-            if able.grammars is not None:
-                able.grammars.use_grammars(grammars)
-
     def begin(
         self,
         prompt: IntsLike,

@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay import _core
 from foresay.draft import DraftBatch
+from foresay.sampling.acceptance.inputs import threads_of
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.verification import VerificationBatch
 
@@ -33,12 +35,7 @@ def masks_of(
 def forbid(part: Tensor, mine: Longs, masks: NDArray[np.int32]) -> None:
     """Write -inf where the masks of the rows `mine` have no bit, but not over a NaN or +inf, which
     must be seen. For rows of float32 in the host's memory."""
-    numbers = part.numpy()
-    for row, mask in zip(mine.tolist(), masks, strict=True):
-        own = numbers[row]
-        bits = np.unpackbits(~mask.view(np.uint8), count=len(own), bitorder="little").view(bool)
-        bits &= own < np.inf
-        np.copyto(own, -np.inf, where=bits)
+    _core.forbid(part.numpy(), rows=mine, masks=masks, threads=threads_of(0))
 
 
 def forbidden_in_place(

@@ -1,0 +1,120 @@
+"""Draft trees under a grammar, held against one text after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from foresay import Draft
+from foresay.structured.matcher import Grammar, GrammarMatcher
+from foresay.structured.tree import CompletedDraft, completed, tree_masks
+from structured.words import END, FORMS, grammars
+
+STOPS = (END,)
+
+
+def test_a_tree_is_one_text_after_another() -> None:
+    """What is left of a draft, forced and masked is what a matcher says that was told the whole
+    text; and the matcher of the tree is where it was."""
+    random = np.random.default_rng(0)
+    for form in FORMS:
+        grammar = grammars().compile(form)
+        matcher, text = grammar.matcher(STOPS), list[int]()
+        for _ in range(25):
+            if matcher.complete:
+                matcher.rollback(len(text))
+                text.clear()
+            size = int(random.integers(0, 9))
+            parents = [int(random.integers(-1, i)) for i in range(size)]
+            draft = Draft([likely(random, matcher) for _ in range(size)], parents)
+            check_masks(grammar, matcher, text, draft, [False] * size)
+            whole = completed(matcher, draft, 12)
+            assert len(matcher) == len(text)
+            check_completed(grammar, text, draft, whole)
+            check_masks(grammar, matcher, text, Draft(whole.tokens, whole.parents), whole.forced)
+            token = likely(random, matcher)
+            if token not in STOPS and matcher.advance(token):
+                text.append(token)
+
+
+def path_to(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:
+    """The tokens down to a node."""
+    found = list[int]()
+    while node >= 0:
+        found, node = [tokens[node], *found], parents[node]
+    return found
+
+
+def check_masks(
+    grammar: Grammar, matcher: GrammarMatcher, text: list[int], draft: Draft, forced: list[bool]
+) -> None:
+    masks = tree_masks(matcher, draft, forced)
+    assert len(matcher) == len(text)
+    assert (masks[0] == mask_behind(grammar, text)).all()
+    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+    for node in range(len(draft)):
+        path = path_to(tokens, parents, node)
+        legal = all(
+            has(mask_behind(grammar, [*text, *path[:at]]), path[at])
+            and (path[at] not in STOPS or at == len(path) - 1)
+            for at in range(len(path))
+        )
+        behind = mask_behind(grammar, [*text, *path])
+        if legal and tokens[node] not in STOPS and behind is not None:
+            assert (masks[node + 1] == behind).all()
+        else:
+            assert (masks[node + 1] == -1).all()
+
+
+def check_completed(grammar: Grammar, text: list[int], draft: Draft, whole: CompletedDraft) -> None:
+    """Every legal node of the draft is there once, at its place, and every forced token."""
+    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+    paths = [path_to(whole.tokens, whole.parents, node) for node in range(len(whole.tokens))]
+    for path, own, forced in zip(paths, whole.own, whole.forced, strict=True):
+        before = mask_behind(grammar, [*text, *path[:-1]])
+        assert has(before, path[-1]) and not set(path[:-1]) & set(STOPS)
+        assert forced == (only_token(before) == path[-1] and path[-1] not in STOPS) or not forced
+        assert own < 0 or path_to(tokens, parents, own) == path
+        assert own >= 0 or forced
+    for node in range(len(draft)):
+        path = path_to(tokens, parents, node)
+        places = range(len(path))
+        rows = [mask_behind(grammar, [*text, *path[:at]]) for at in places]
+        ends = any(token in STOPS for token in path[:-1])
+        if not ends and all(has(rows[at], path[at]) for at in places):
+            assert path in paths
+    for path in [list[int](), *(path for path in paths if len(path) < 8)]:
+        if not path or path[-1] not in STOPS:
+            matcher = grammar.matcher(STOPS)
+            assert matcher.follow([*text, *path])
+            forced_next = matcher.forced()[:1]
+            assert not forced_next or [*path, *forced_next] in paths
+
+
+def only_token(row: Any) -> int | None:
+    legal = [token for token in range(128) if has(row, token)]
+    return legal[0] if len(legal) == 1 else None
+
+
+def likely(random: np.random.Generator, matcher: GrammarMatcher) -> int:
+    """A token that is often legal."""
+    row = np.zeros(matcher.grammar.words, np.int32)
+    matcher.fill_mask(row)
+    legal = [token for token in range(128) if has(row, token)]
+    return int(random.choice(legal)) if random.random() < 0.7 else int(random.integers(128))
+
+
+def has(row: Any, token: int) -> bool:
+    return row is not None and bool(row[token // 32] >> token % 32 & 1)
+
+
+def mask_behind(grammar: Grammar, text: Sequence[int]) -> Any:
+    """None where the form is complete, or the text is not legal."""
+    matcher = grammar.matcher(STOPS)
+    if not all(matcher.advance(token) for token in text) or matcher.complete:
+        return None
+    row = np.zeros(grammar.words, np.int32)
+    matcher.fill_mask(row)
+    return row

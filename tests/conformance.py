@@ -25,7 +25,6 @@ from foresay.bench.replay import walk
 from foresay.drafters import (
     CorpusDrafter,
     ExternalDrafter,
-    GrammarDrafter,
     MergeDrafter,
     NgramDrafter,
     RecycleDrafter,
@@ -111,7 +110,6 @@ DRAFTERS: dict[str, Callable[[], Readable]] = {
     "merge with external drafts": lambda: MergeDrafter(SuffixDrafter(), ExternalDrafter()),
     "recycle": RecycleDrafter,
     "recycle, static": lambda: RecycleDrafter(context=1, tree="static"),
-    "grammar": GrammarDrafter,
     "merge of suffix and recycle": lambda: MergeDrafter(SuffixDrafter(), RecycleDrafter()),
 }
 

@@ -82,6 +82,16 @@ def test_what_agents_send_is_told_in_turns_where_it_must_be(tmp_path: Path) -> N
         assert shown.endswith("[tool: b]")
 
 
+def test_a_template_that_names_developers_need_not_know_their_role(tmp_path: Path) -> None:
+    """A token for developers is no role."""
+    told = AGENT[:1]
+    named = "{% set token = '<|developer_start|>' %}" + SHOWN
+    assert rendered(tmp_path, named, told) == "[system: Be good.]"
+    for quoted in ("'developer'", '"developer"'):
+        known = f"{{% if messages[0].role == {quoted} %}}yes{{% endif %}}"
+        assert rendered(tmp_path, known, told) == "yes"
+
+
 def test_the_first_refusal_is_told(tmp_path: Path) -> None:
     """That of the messages as they came."""
     never = STRICT.replace("CALL", "raise_exception('No calls.')")

@@ -48,7 +48,8 @@ class Templates:
         template = tokenizer.facts()["chat_template"] or ""
         self.format = format_of(template, tool_format)
         self.markers = markers_of(template, reasoning)
-        self.developer = "developer" if "developer" in template else "system"
+        known = any(role in template for role in ("'developer'", '"developer"'))
+        self.developer = "developer" if known else "system"
         """The role of developer messages in the template: "system", unless it knows them."""
         self.roles = roles_of(template)
         """The roles that a message may have."""

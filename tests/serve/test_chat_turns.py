@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from foresay.models.tokenizer import Tokenizer
+from foresay.serve.chat.formats import format_of
 from foresay.serve.chat.messages import in_turns
 from foresay.serve.chat.templates import Templates
 from foresay.serve.limits import Refused
@@ -47,6 +48,9 @@ def test_in_turns() -> None:
         *(message("tool", "i", tool_call_id="1"), message("tool", "j", tool_call_id="2")),
         message("user", "k\n\nl"),
     ]
+    told = in_turns(given, system=False)
+    assert told[0] == message("user", "a\n\nb\n\nc\n\nd\n\ne\n\nf")
+    assert told[1:] == in_turns(given)[3:]
     assert in_turns([]) == [] and given[0] == message("system", "a")
 
 
@@ -80,6 +84,24 @@ def test_what_agents_send_is_told_in_turns_where_it_must_be(tmp_path: Path) -> N
         shown = rendered(tmp_path, template, CALLED)
         assert turns in shown and f"'arguments': {arguments}" in shown
         assert shown.endswith("[tool: b]")
+
+
+def test_a_template_without_a_system_is_told_all_by_the_user(tmp_path: Path) -> None:
+    none = "{% if messages[0].role == 'system' %}{{ raise_exception('No system.') }}{% endif %}"
+    shown = rendered(tmp_path, none + STRICT.replace("CALL", "''"), AGENT)
+    assert shown.startswith("[user: Be good.\n\nBe brief.\n\nIt is Monday.")
+
+
+def test_ids_that_mistrals_templates_want(tmp_path: Path) -> None:
+    """Nine letters and digits, also where calls are not written in Mistral's older format."""
+    wants = (
+        "[TOOL_CALLS][ARGS]{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{% if c.id | length != 9 %}{{ raise_exception('Ids have 9 characters.') }}{% endif %}"
+        "{{ c.id }}{% endfor %}{{ m.tool_call_id }}{% endfor %}"
+    )
+    shown = rendered(tmp_path, wants, CALLED).removeprefix("[TOOL_CALLS][ARGS]")
+    assert len(shown) == 18 and shown[:9] == shown[9:] and shown.isalnum()
+    assert len(format_of(wants).new_id()) == 9 and format_of(wants).name == "json"
 
 
 def test_a_template_that_names_developers_need_not_know_their_role(tmp_path: Path) -> None:

@@ -84,14 +84,16 @@ def with_text_arguments(messages: Messages) -> Messages:
     ]
 
 
-def in_turns(messages: Messages) -> Messages:
+def in_turns(messages: Messages, *, system: bool = True) -> Messages:
     """The same messages for a template that wants one system message, the first, and then user and
-    assistant in turns: neighbours are one message, and what the system says later the user tells.
+    assistant in turns: neighbours are one message, and what the system says later the user tells;
+    without `system`, all that it says.
     """
     found: Messages = []
     for one in messages:
         before = found[-1] if found else one
-        if one["role"] in _INSTRUCT and before["role"] not in _INSTRUCT:
+        first = system and before["role"] in _INSTRUCT
+        if one["role"] in _INSTRUCT and not first:
             one = {**one, "role": "user"}
         plain = before.keys() == one.keys() == {"role", "content"}
         if found and plain and before["role"] == one["role"]:

@@ -68,10 +68,9 @@ class Templates:
             told = [] if self._shows_tools else tools
             given = without_tools(given, told, self.format, calls=not self._shows_calls)
         definitions = [tool.definition for tool in tools] if self._shows_tools else []
-        forms = [given, in_turns(given)]
+        forms = [given, in_turns(given), in_turns(given, system=False)]
         if any("tool_calls" in one for one in given):
-            forms[1:1] = [with_text_arguments(given)]
-            forms.append(with_text_arguments(forms[-1]))
+            forms = [one for form in forms for one in (form, with_text_arguments(form))]
         refusals: list[InputError] = []
         for form in forms:
             try:

@@ -65,9 +65,10 @@ class Served:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Served]:
+def running(folder: Path, model: str | None = None) -> Iterator[Served]:
     """`foresay serve` in float32, as a user starts it; it must end well, too."""
-    command = [given("FORESAY_TEST_PYTHON"), "-m", "foresay", "serve", given("FORESAY_TEST_MODEL")]
+    served = given("FORESAY_TEST_MODEL") if model is None else model
+    command = [given("FORESAY_TEST_PYTHON"), "-m", "foresay", "serve", served]
     command += ["--port", "0", "--served-model-name", NAME, "--dtype", "float32"]
     command += ["--policy", "fixed", "--memory-mb", "512"]  # fixed: drafts even where that costs
     log = folder / "server.log"

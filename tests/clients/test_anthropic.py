@@ -129,6 +129,36 @@ def test_it_parses_an_answer(client: anthropic.Anthropic) -> None:
     assert isinstance(found.parsed_output, Shade) and found.stop_reason == "end_turn"
 
 
+def test_blocks_of_all_kinds(client: anthropic.Anthropic) -> None:
+    """As agents send them, with beta headers and marks for a cache."""
+    mark: Any = {"cache_control": {"type": "ephemeral"}}
+    use = {"type": "tool_use", "id": "toolu_1", "name": "paint", "input": {"colour": "red"}}
+    thought = {"type": "thinking", "thinking": "Red it is.", "signature": ""}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "No.", "is_error": True}
+    body: dict[str, Any] = {
+        "model": NAME,
+        "system": [{"type": "text", "text": "Be brief.", **mark}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Paint it.", **mark}]},
+            {"role": "assistant", "content": [thought, use]},
+            {"role": "user", "content": [result]},
+        ],
+        "tools": TOOLS,
+        "betas": ["interleaved-thinking-2025-05-14"],
+    }
+    counted = client.beta.messages.count_tokens(**body)
+    more: Any = {"metadata": {"user_id": "1"}, "extra_body": GREEDY}
+    usage = client.beta.messages.create(**body, **more, max_tokens=8).usage
+    assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == counted.input_tokens
+    more |= {"tool_choice": {"type": "none"}, "stop_sequences": ["e"]}
+    message = client.beta.messages.create(**body, **more, max_tokens=20_000)  # than the context
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "e")
+    source = {"type": "base64", "media_type": "image/png", "data": ""}
+    body["messages"].append({"role": "user", "content": [{"type": "image", "source": source}]})
+    with pytest.raises(anthropic.BadRequestError, match=r"content\[0\] is of type 'image'"):
+        client.beta.messages.create(**body, max_tokens=8)
+
+
 def test_its_errors(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError, match="expected a whole number from 1"):
         client.messages.create(**asked(max_tokens=0))

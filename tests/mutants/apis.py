@@ -103,6 +103,27 @@ APIS = (
         "tests/serve/test_messages.py::test_the_text_is_that_of_the_plain_loop",
     ),
     Mutant(
+        "a model is not told that a tool has failed",
+        _MESSAGES + "translate.py",
+        "if block.is_error:",
+        "if block.is_error is None:",
+        "tests/serve/test_claude_code.py::test_the_model_is_told_that_a_tool_has_failed",
+    ),
+    Mutant(
+        "an answer that fills the context ends as if it had all its tokens",
+        _MESSAGES + "shape.py",
+        'if reason == "length" and self._cut:',
+        'if reason == "stop" and self._cut:',
+        "tests/serve/test_claude_code.py::test_the_rest_of_the_context_is_the_most",
+    ),
+    Mutant(
+        "a full context has an error that Claude Code does not know",
+        _MESSAGES + "errors.py",
+        'message = f"prompt is too long: {message}"',
+        "pass",
+        "tests/serve/test_claude_code.py::test_what_it_is_told_when_it_asks_for_too_much",
+    ),
+    Mutant(
         "a wrong key is made good by another header",
         "src/foresay/serve/admission.py",
         "if given is None and other is not None else given",

@@ -57,4 +57,18 @@ CHAT = (
         "        if True:\n            details.accepted",
         "tests/serve/test_chat_reasoning.py::test_usage_tells_of_drafts_unless_the_server_hides_them",
     ),
+    Mutant(
+        "what the system says late is told to templates that refuse it",
+        "src/foresay/serve/chat/messages.py",
+        'one = {**one, "role": "user"}',
+        "pass",
+        "tests/serve/test_chat_turns.py::test_in_turns",
+    ),
+    Mutant(
+        "the last refusal of a template is told, not the first",
+        "src/foresay/serve/chat/templates.py",
+        "raise Refused(400, str(refusals[0])",
+        "raise Refused(400, str(refusals[-1])",
+        "tests/serve/test_chat_turns.py::test_the_first_refusal_is_told",
+    ),
 )

@@ -1,20 +1,16 @@
-"""The page in a real browser, Chromium; and models whose answers are known."""
+"""The page in a real browser, Chromium."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import torch
 from playwright.sync_api import Browser, Page, expect
-from transformers import AutoTokenizer, LlamaForCausalLM
 
 from serve.running import Running
-from tiny import save_model
 
 DESKTOP: Any = {"width": 1280, "height": 860}
 PHONE: Any = {"width": 420, "height": 860}
@@ -107,34 +103,6 @@ def sources(page: Page) -> list[str]:
     script = "all => all.map(token => token.dataset.source)"
     found: list[str] = page.locator(".answer .text .token").evaluate_all(script)
     return found
-
-
-def save_scripted(folder: Path, script: Sequence[str]) -> Path:
-    """A model that answers everything with these tokens, which differ, one after the other, and
-    again from the first."""
-    save_model(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens([token for token in script if len(token) > 1])
-    tokenizer.save_pretrained(folder)
-    model: Any = LlamaForCausalLM.from_pretrained(folder)
-    model.resize_token_embeddings(len(tokenizer))
-    said = [tokenizer.convert_tokens_to_ids(token) for token in script]
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "o_proj" in name or "down_proj" in name:
-                weight.zero_()  # so that the last token alone decides
-        embed, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        width = embed.shape[1]
-        assert len(set(said)) == len(said) < width
-        embed.zero_()
-        head.zero_()
-        embed[:, -1] = 1
-        head[said[0], -1] = 1
-        for at, token in enumerate(said):
-            embed[token] = torch.eye(width)[at]
-            head[said[(at + 1) % len(said)], at] = 1
-    model.save_pretrained(folder)
-    return folder
 
 
 def contrast(page: Page, selector: str) -> float:

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from foresay.serve.shield import Shield
 from serve.running import Running, served
+from serve.scripted import save_agent
 from serve.test_chat_server import (
     ASKED,
     CHAT,
@@ -92,3 +93,20 @@ def test_reasoning_is_not_content(begin: str, tmp_path: Path) -> None:
     with served(folder, reasoning="none") as server:
         body = {**ASKED, "logit_bias": ends}
         assert "reasoning_content" not in server.good(CHAT, **body)["choices"][0]["message"]
+
+
+def test_reasoning_has_the_names_that_clients_know(tmp_path: Path) -> None:
+    """`reasoning_content`, and `reasoning`, as OpenAI's test of servers wants it."""
+    folder = save_agent(tmp_path, {"Why": ["<think>", "Why ", "not?", "</think>", "So."]})
+    asked = {"messages": [{"role": "user", "content": "Why?"}]}
+    with served(folder) as server:
+        message = server.good(CHAT, **asked)["choices"][0]["message"]
+        deltas = [chunk["choices"][0]["delta"] for chunk in server.events(CHAT, **asked)]
+    assert message == {
+        "role": "assistant",
+        "content": "So.",
+        "reasoning_content": "Why not?",
+        "reasoning": "Why not?",
+    }
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(delta.get(name, "") for delta in deltas) == "Why not?"

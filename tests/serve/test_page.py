@@ -17,8 +17,9 @@ from foresay.serve.keys import Keys
 from foresay.serve.shield import Shield
 from foresay.serve.start import tenant_drafter
 from real import default_llm
-from serve.browsing import DESKTOP, PHONE, REFUSED, contrast, opened, save_scripted, sources, whole
+from serve.browsing import DESKTOP, PHONE, REFUSED, contrast, opened, sources, whole
 from serve.running import Running, running, served
+from serve.scripted import save_scripted
 
 QUESTION = "one two three one two three one"
 SOURCES = {"model", "own", "group", "history", "corpus", "usual"}

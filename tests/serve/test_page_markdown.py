@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from serve.browsing import DESKTOP, PHONE, Seen, opened, save_scripted, whole
+from serve.browsing import DESKTOP, PHONE, Seen, opened, whole
 from serve.running import Running, served
+from serve.scripted import save_scripted
 
 WRITE = """async (pieces) => {
   const { Markdown } = await import("/page/markdown.js");

@@ -263,7 +263,7 @@ def _message(said: Said) -> answer_schema.Message:
     content = None if said.calls and not said.content else said.content
     message = answer_schema.Message(content, "assistant")
     if said.reasoning:
-        message.reasoning_content = said.reasoning
+        message.reasoning_content = message.reasoning = said.reasoning
     if said.calls:
         message.tool_calls = [
             answer_schema.MessageToolCall(call.id, answer_schema.FunctionCall(call.name, arguments))
@@ -277,7 +277,7 @@ def _delta(delta: Delta) -> answer_schema.Delta:
     if isinstance(delta, Content):
         return answer_schema.Delta(content=delta.text)
     if isinstance(delta, Reasoning):
-        return answer_schema.Delta(reasoning_content=delta.text)
+        return answer_schema.Delta(reasoning_content=delta.text, reasoning=delta.text)
     if isinstance(delta, Call):
         function = answer_schema.CallDelta("", delta.name)
         call = answer_schema.ToolCallDelta(

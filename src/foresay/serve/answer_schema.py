@@ -140,11 +140,13 @@ class ToolCallDelta(Answer, kw_only=True):
 
 
 class Delta(Answer, kw_only=True):
-    """A part of a message; the first one has the role."""
+    """A part of a message; the first one has the role. Reasoning has the two names that it has in
+    other servers: clients know one of them."""
 
     content: str | UnsetType = UNSET
     role: Literal["assistant"] | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
@@ -176,6 +178,7 @@ class Message(Answer):
     content: str | None
     role: Literal["assistant"]
     reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[MessageToolCall] | UnsetType = UNSET
 
 

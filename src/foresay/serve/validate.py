@@ -115,8 +115,10 @@ class Validator:
             **_delivery(body),
         )
 
-    def chat(self, body: Chat) -> GenerationRequest:
+    def chat(self, body: Chat, *, fit: bool = False) -> GenerationRequest:
         """The request of /v1/chat/completions.
+
+        fit  whether max_tokens may be more than the context has left, which then is the most
 
         Raises: Refused.
         """
@@ -130,7 +132,10 @@ class Validator:
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
         text, use, prompt = self._rendered(body)
         structure, form = self._templates.form_of(text, use, structure_of(body))
-        most = _most(body, 1) or Most("the rest of the context", max(self.context - len(prompt), 1))
+        rest = Most("the rest of the context", max(self.context - len(prompt), 1))
+        most = _most(body, 1) or rest
+        if fit and most.tokens > rest.tokens:
+            most = rest
         logprobs = (top or 0) if body.logprobs else None
         params = self._params(body, [prompt], most, logprobs, structure)
         how = {"form": form, "grammar": self._grammar(params), **_delivery(body)}

@@ -95,6 +95,8 @@ def format_of(template: str, name: str = "auto") -> ToolFormat:
     found = _named_in(template) if name == "auto" else name
     if found == "mistral" and "[TOOL_CALLS][" in template:
         return replace(FORMATS[found], begin="[")
+    if found != "mistral" and "[TOOL_CALLS]" in template:  # it insists on the ids all the same
+        return replace(FORMATS[found], id_size=FORMATS["mistral"].id_size)
     return FORMATS[found]
 
 

@@ -13,11 +13,12 @@ from foresay.serve.chat.tools import Tool
 from foresay.serve.limits import Refused
 from foresay.serve.schema import ChatMessage, ToolCall
 
-__all__ = ["ROLES", "messages_of", "roles_of", "with_text_arguments", "without_tools"]
+__all__ = ["ROLES", "in_turns", "messages_of", "roles_of", "with_text_arguments", "without_tools"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """The roles that chat templates have in common."""
 
+_INSTRUCT = ("system", "developer")
 Messages = list[dict[str, Any]]
 _COMPARED = re.compile(r"""role['"\]\s]*==\s*['"](\w+)['"]""")  # in a template
 
@@ -81,6 +82,25 @@ def with_text_arguments(messages: Messages) -> Messages:
         {**one, "tool_calls": list(map(as_text, one["tool_calls"]))} if "tool_calls" in one else one
         for one in messages
     ]
+
+
+def in_turns(messages: Messages, *, system: bool = True) -> Messages:
+    """The same messages for a template that wants one system message, the first, and then user and
+    assistant in turns: neighbours are one message, and what the system says later the user tells;
+    without `system`, all that it says.
+    """
+    found: Messages = []
+    for one in messages:
+        before = found[-1] if found else one
+        first = system and before["role"] in _INSTRUCT
+        if one["role"] in _INSTRUCT and not first:
+            one = {**one, "role": "user"}
+        plain = before.keys() == one.keys() == {"role", "content"}
+        if found and plain and before["role"] == one["role"]:
+            one = {**one, "content": f"{before['content']}\n\n{one['content']}"}
+            found.pop()
+        found.append(one)
+    return found
 
 
 def without_tools(

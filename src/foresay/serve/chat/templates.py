@@ -10,6 +10,7 @@ from foresay.serve.chat.answers import ChatForm
 from foresay.serve.chat.formats import format_of
 from foresay.serve.chat.grammar import outputs_of
 from foresay.serve.chat.messages import (
+    in_turns,
     messages_of,
     roles_of,
     with_text_arguments,
@@ -47,7 +48,8 @@ class Templates:
         template = tokenizer.facts()["chat_template"] or ""
         self.format = format_of(template, tool_format)
         self.markers = markers_of(template, reasoning)
-        self.developer = "developer" if "developer" in template else "system"
+        known = any(role in template for role in ("'developer'", '"developer"'))
+        self.developer = "developer" if known else "system"
         """The role of developer messages in the template: "system", unless it knows them."""
         self.roles = roles_of(template)
         """The roles that a message may have."""
@@ -55,7 +57,8 @@ class Templates:
         self._shows_calls = "tool_calls" in template
 
     def render(self, messages: Sequence[ChatMessage], use: ToolUse | None) -> str:
-        """The prompt: messages and tools, up to where the model's answer begins.
+        """The prompt: messages and tools, up to where the model's answer begins. Messages that the
+        template refuses are given to it in the forms that some templates want.
 
         Raises: Refused.
         """
@@ -65,15 +68,17 @@ class Templates:
             told = [] if self._shows_tools else tools
             given = without_tools(given, told, self.format, calls=not self._shows_calls)
         definitions = [tool.definition for tool in tools] if self._shows_tools else []
-        try:
-            return self._tokenizer.render(given, definitions)
-        except InputError as error:
-            if any("tool_calls" in one for one in given):
-                try:
-                    return self._tokenizer.render(with_text_arguments(given), definitions)
-                except InputError:
-                    pass  # the first error says more
-            raise Refused(400, str(error), param="messages") from error
+        forms = [given, in_turns(given), in_turns(given, system=False)]
+        if any("tool_calls" in one for one in given):
+            forms = [one for form in forms for one in (form, with_text_arguments(form))]
+        refusals: list[InputError] = []
+        for form in forms:
+            try:
+                return self._tokenizer.render(form, definitions)
+            except InputError as error:
+                refusals.append(error)
+        # The first one is of the messages as they are, and says more.
+        raise Refused(400, str(refusals[0]), param="messages") from refusals[0]
 
     def form_of(
         self, prompt: str, use: ToolUse | None, content: Structured | None

@@ -42,7 +42,10 @@ class MessageError(Answer, tag_field="type", tag="error"):
 def message_error(refused: Refused) -> MessageError:
     """The body of an error."""
     kind = _KINDS.get(refused.status, refused.kind)
-    facts = MessageErrorFacts(kind, error_body(refused).error.message)
+    message = error_body(refused).error.message
+    if refused.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"  # by which Anthropic's clients know it
+    facts = MessageErrorFacts(kind, message)
     if refused.param == "thread":
         facts.details = Unthreaded("thread_unsupported_request", ["thread"])
     return MessageError(facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from foresay.serve.answer import Shape
@@ -41,7 +42,8 @@ class MessageRoutes:
 
         Raises: Refused.
         """
-        chat = self._shape(_asked(self._validator.chat, body, body.max_tokens))
+        validated = partial(self._validator.chat, fit=True)
+        chat = self._shape(_asked(validated, body, body.max_tokens))
         return MessageShape(chat, body, self._name)
 
     def count(self, body: CountBody) -> InputTokens:

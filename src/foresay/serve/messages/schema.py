@@ -17,7 +17,9 @@ __all__ = [
     *("ToolUseBlock",),
 ]
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal[
+    "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
+]
 
 # ---- requests ------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class MessageShape:
     def __init__(self, chat: Shape, body: MessageBody, model: str) -> None:
         self.generation = chat.generation
         self._chat = chat
+        self._cut = chat.generation.params.max_tokens < body.max_tokens  # the context is too small
         thinking = body.thinking
         shown = thinking is not None and thinking.type != "disabled"
         self._blocks = Blocks(thinking=shown and thinking.display != "omitted")  # type: ignore[union-attr]
@@ -93,6 +94,8 @@ class MessageShape:
         message.stop_reason, message.stop_sequence = _REASONS[reason], chunk.stopped
         if chunk.stopped is not None and reason == "stop":
             message.stop_reason = "stop_sequence"
+        if reason == "length" and self._cut:
+            message.stop_reason = "model_context_window_exceeded"
         end = Stop(message.stop_reason, message.stop_sequence)
         return [*found, MessageDelta(end, message.usage), MessageStop()]
 

@@ -90,7 +90,9 @@ def _message(at: str, message: InputMessage) -> list[chats.ChatMessage]:
         if texts:
             found.append(chats.ChatMessage(role, "\n".join(texts)))
             texts = []
-        result = _result(where, block.content)
+        result = _result(f"{where}.content", block.content)
+        if block.is_error:
+            result = f"Error: {result}"
         found.append(chats.ChatMessage("tool", result, tool_call_id=block.tool_use_id))
     if texts or not found:
         found.append(chats.ChatMessage(role, "\n".join(texts)))

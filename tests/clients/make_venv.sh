@@ -20,7 +20,7 @@ pip install -qq --disable-pip-version-check 'lm-eval[api]==0.4.13' guidellm==0.8
 
 # The agents are programs of Node.js. Where there is no npm, or nothing to be had by it, their tests are skipped.
 if command -v npm >/dev/null; then
-    npm install --silent --ignore-scripts --prefix "$venv/npm" @openai/codex@0.169.0 @anthropic-ai/claude-code@2.1.197 &&
+    timeout 300 npm install --silent --ignore-scripts --prefix "$venv/npm" @openai/codex@0.169.0 @anthropic-ai/claude-code@2.1.197 &&
         node "$venv/npm/node_modules/@anthropic-ai/claude-code/install.cjs" ||
         echo "npm did not install Codex and Claude Code; their tests are skipped"
 fi

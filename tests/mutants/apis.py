@@ -124,6 +124,20 @@ APIS = (
         "tests/serve/test_claude_code.py::test_what_it_is_told_when_it_asks_for_too_much",
     ),
     Mutant(
+        "plain requests wait until slow forms are compiled",
+        "src/foresay/serve/app.py",
+        "await self._compilers.run(",
+        "await self._readers.run(",
+        "tests/serve/test_hostile_forms.py::test_plain_requests_wait_for_no_slow_form",
+    ),
+    Mutant(
+        "a request does not hold its grammar until the engine begins",
+        "src/foresay/serve/app.py",
+        "request.state.grammar = await self._compiled",
+        "await self._compiled",
+        "tests/serve/test_hostile_forms.py::test_a_request_holds_its_grammar",
+    ),
+    Mutant(
         "a wrong key is made good by another header",
         "src/foresay/serve/admission.py",
         "if given is None and other is not None else given",

@@ -113,6 +113,24 @@ def test_a_tool_use_is_the_same_call(
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
+def test_a_tool_use_that_is_cut_off(server: Running) -> None:
+    """By `max_tokens` or a stop sequence: the reason says so, and the input has what is whole."""
+    text = {"type": "string", "minLength": 500}
+    schema = {"type": "object", "properties": {"kind": {"const": "note"}, "text": text}}
+    tool = {"name": "write", "input_schema": {**schema, "required": ["kind", "text"]}}
+    asked = {"messages": SAID, "tools": [tool], "tool_choice": {"type": "any"}, **GREEDY}
+    for most, wanted in ((20, None), (60, {"kind": "note"}), (90, {"kind": "note"})):
+        whole = server.good("/v1/messages", **asked, max_tokens=most)
+        uses = [block for block in whole["content"] if block["type"] == "tool_use"]
+        assert [use["input"] for use in uses] == ([] if wanted is None else [wanted])
+        assert "".join(block.get("text", "") for block in whole["content"]) == ""
+        events = streamed(server, "/v1/messages", **asked, max_tokens=most)
+        assert whole["stop_reason"] == events[-2]["delta"]["stop_reason"] == "max_tokens"
+    whole = server.good("/v1/messages", **asked, max_tokens=600, stop_sequences=["text"])
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "text")
+    assert whole["content"][0]["input"] == {"kind": "note"}
+
+
 def test_the_events_of_a_call_in_their_order(server: Running) -> None:
     events = streamed(
         server, "/v1/responses", tools=[WEATHER], tool_choice="required", **ASKED, **GREEDY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -86,14 +87,16 @@ CASES: list[tuple[str, str, str, list[tuple[str, str]]]] = [
         '<tool_call>{"name": "nobody", "arguments": {}}</tool_call> ',
         [("b", "{}")],
     ),
+    ("json", '{"name": "b"}\n{"a": 1} x', '{"a": 1} x', [("b", "{}")]),
     # Damage in the middle of arguments.
     ("json", '{"name": "b", "arguments": {"a": tru!e}}', "!e}}", [("b", '{"a": tru')]),
+    ("json", '{"name": "b", "arguments": {"a": 1.e5}}', "e5}}", [("b", '{"a": 1.')]),
     ("mistral", "[TOOL_CALLS] nothing", "[TOOL_CALLS] nothing", []),
 ]
 
 
-def told(form: str, pieces: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
-    reader, found = CallReader(FORMATS[form], NAMES), list[Delta]()
+def told(form: str, pieces: Iterable[str], must: bool = False) -> tuple[str, list[tuple[str, str]]]:
+    reader, found = CallReader(FORMATS[form], NAMES, must=must), list[Delta]()
     for piece in pieces:
         found += reader.read(piece)
     found += reader.read("", ended=True)
@@ -129,6 +132,20 @@ def test_calls(form: str, text: str, content: str, calls: list[tuple[str, str]])
     for _ in range(100):
         pieces = cut(text, dice)
         assert told(form, pieces) == wanted, pieces
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_where_calls_must_be_made_what_is_cut_off_is_no_content(form: str) -> None:
+    """Wherever the answer ends, also before the name of its first call, or of the next one."""
+    one = FORMATS[form]
+    text = one.written([f'{{"name": "{name}", "{one.key}": {{"q": 1}}}}' for name in ("get", "b")])
+    seen = set()
+    for end in range(len(text) + 1):
+        content, calls = told(form, [text[:end]], must=True)
+        assert content == "" and told(form, text[:end], must=True) == ("", calls)
+        assert all('{"q": 1}'.startswith(arguments) for _, arguments in calls)
+        seen.add(len(calls))
+    assert seen == {0, 1, 2}
 
 
 def test_arguments_are_streamed_as_they_come() -> None:
@@ -263,7 +280,7 @@ def test_reasoning(begin: Begin, text: str, reasoning: str, content: str) -> Non
 
 def test_answers_of_reasoning_and_calls() -> None:
     """Token by token: reasoning, its tokens, calls, why it ended."""
-    form = ChatForm(FORMATS["hermes"], NAMES, REASONING["think"], "possible")
+    form = ChatForm(FORMATS["hermes"], NAMES, markers=REASONING["think"], begin="possible")
     words = [
         "<think>",
         "I ",
@@ -291,3 +308,23 @@ def test_answers_of_reasoning_and_calls() -> None:
     ended = Chunk(0, "", [], finish_reason="length")
     answers.read(ended)
     assert answers.finish_reason(ended) == "length"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"name": "b"}', "tool_calls"),
+        ('{"name": "b", "arguments": {"a', "stop"),
+        ('{"name": "b"}\n{"name": "b", "arguments": {', "stop"),
+        ('{"name": "b"}\n{"na', "tool_calls"),
+        ('{"na', "stop"),
+    ],
+)
+def test_why_an_answer_of_calls_has_ended(text: str, reason: str) -> None:
+    """By the model, or a stop string, which may stand within a call; or by `max_tokens`."""
+    causes: list[tuple[Literal["stop", "length"], str]] = [("stop", reason), ("length", "length")]
+    for cause, wanted in causes:
+        answers = ChatAnswers(ChatForm(FORMATS["json"], NAMES), 1)
+        ended = Chunk(0, text, [1], finish_reason=cause)
+        answers.read(ended)
+        assert answers.finish_reason(ended) == wanted

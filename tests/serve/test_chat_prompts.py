@@ -180,10 +180,10 @@ def test_grammars_behind_reasoning(
     own = StructuredOutputs(grammar='start: "x"')
     made = outputs_of(own, None, FORMATS["json"], think, "possible", control)
     assert made == StructuredOutputs(grammar='start: "x"', after="</think>")
-    with pytest.raises(InputError, match="has a grammar beside tools; expected one of them"):
+    with pytest.raises(ValueError, match="it is a grammar beside tools; expected one of them"):
         use = ToolUse(TOOLS, TOOLS, False, True)
         outputs_of(own, use, FORMATS["hermes"], None, "none", control)
-    with pytest.raises(InputError, match="nothing matches the schema false"):
+    with pytest.raises(ValueError, match="nothing matches the schema false"):
         outputs_of(StructuredOutputs(json=False), None, FORMATS["json"], think, "open", control)
 
 
@@ -348,15 +348,8 @@ def test_which_tools_may_be_called() -> None:
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("tools", {"tools": [{"type": "web_search"}]}, "tools[0] is 'web_search'; expected type"),
-    ("tools", {"tools": [function("a b")]}, "tools[0].function.name is 'a b'; expected 1 to 128"),
-    ("tools", {"tools": [function("a"), function("a")]}, "tools has 'a' twice"),
     ("tools", {"tools": [function(f"f{n}") for n in range(129)]}, "tools has 129 tools; expected"),
-    ("tools", {"tools": [function("a", parameters={"type": "array"})]}, "has type 'array'; exp"),
     ("tool_choice", {"tool_choice": "required"}, "'required' and there are no tools"),
-    ("tool_choice", {"tool_choice": "always"}, "tool_choice is 'always'; expected none, auto"),
-    ("tool_choice", {"tools": [function("a")], "tool_choice": function("b")}, "names 'b'; exp"),
-    ("tool_choice", {"tools": [function("a")], "tool_choice": {"type": "custom"}}, "is 'custom'"),
 ]
 
 
@@ -391,6 +384,6 @@ def test_a_form_beside_tools_is_named_by_its_field(tmp_path: Path) -> None:
     tokenizer = Tokenizer(saved(tmp_path, TEMPLATES["hermes"], "plain"))
     templates = Templates(tokenizer, Grammars(tokenizer, 320))
     own = Structured("structured_outputs", StructuredOutputs(grammar='start: "x"'))
-    with pytest.raises(Refused, match="has a grammar beside tools") as refused:
+    with pytest.raises(Refused, match="it is a grammar beside tools") as refused:
         templates.form_of("", ToolUse(TOOLS, TOOLS, False, True), own)
     assert refused.value.param == "structured_outputs"

@@ -130,6 +130,26 @@ def test_a_call_that_max_tokens_ends(caller: Running) -> None:
         assert arguments.startswith("{") and not arguments.endswith("}")
 
 
+def test_a_call_that_max_tokens_ends_before_its_name(caller: Running) -> None:
+    """No content, no call, and `finish_reason` says why: clients know what to do then."""
+    for choice in ("required", PAINT):
+        asked = {**ASKED, "max_tokens": 8, "tools": [PAINT], "tool_choice": choice}
+        (found,) = caller.good(CHAT, **asked)["choices"]
+        assert found["finish_reason"] == "length"
+        assert found["message"] == {"role": "assistant", "content": ""}
+        again = streamed(caller, **asked)
+        assert (again["content"], again["tool_calls"]) == ("", [])
+        assert again["finish_reason"] == "length"
+
+
+def test_a_stop_string_within_a_call(caller: Running) -> None:
+    asked = {**ASKED, "tools": [PAINT], "tool_choice": PAINT, "stop": ["colour"]}
+    for found in (caller.good(CHAT, **asked)["choices"][0], streamed(caller, **asked)):
+        assert found["finish_reason"] == "stop"
+        (call,) = found.get("message", found)["tool_calls"]
+        assert call.get("function", call)["arguments"] == '{"'
+
+
 def test_tools_that_may_be_called(caller: Running, marked: Path) -> None:
     """Free text stays what it is; the opening of a call, biased to come, makes one."""
     asked = {**ASKED, "tools": [PAINT, STOP], "max_tokens": 200}
@@ -214,8 +234,12 @@ def schema_of(schema: Any) -> dict[str, Any]:
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("response_format", {"response_format": {"type": "xml"}}, "has type 'xml'; expected 'text'"),
     ("response_format", {"response_format": {"type": "json_schema"}}, "has no json_schema.schema"),
-    ("response_format", {"response_format": {}}, "missing required field `type`"),
-    ("response_format", {"response_format": "json"}, "response_format is not valid"),
+    ("response_format", {"response_format": {}}, "response_format has no type; expected a text"),
+    (
+        "response_format",
+        {"response_format": "json"},
+        "response_format is 'json'; expected an object",
+    ),
     ("response_format", schema_of({"type": "objekt"}), "response_format is refused: "),
     ("response_format", schema_of({"$ref": "#/$defs/none"}), "response_format is refused: "),
     ("response_format", schema_of(False), "response_format is refused: nothing matches"),
@@ -232,7 +256,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "structured_outputs",
         {"structured_outputs": {"structural_tag": "x"}},
-        "unknown field `structural_tag`",
+        "has the unknown field 'structural_tag'; expected json, json_object, regex,",
     ),
     (
         "structured_outputs",

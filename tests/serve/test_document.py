@@ -88,7 +88,7 @@ def test_the_fields_of_responses_and_messages() -> None:
         assert listed(section(begin, end)) == fields(kind)
         refused = end + section(end, " are refused as below")
         assert {*re.findall(r"`(\w+)`", refused)} == {*ELSEWHERE[kind]}
-    counted = section("`/v1/messages/count_tokens`\nhas", ". A call")
+    counted = section("`/v1/messages/count_tokens`\nhas", "\n\n")
     assert {*re.findall(r"`(\w+)`", counted)} == fields(CountBody)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jiter import from_json
 
 from foresay.serve import schema as chats
 from foresay.serve.chat.deltas import Arguments, Call, Content, Delta, Reasoning
@@ -116,25 +117,41 @@ def test_the_blocks_of_a_message(parts: list[tuple[str, list[str]]], thinking: b
         elif isinstance(block, messages.ThinkingBlock):
             assert (kind, text) == ("reasoning", block.thinking) and thinking
         else:
-            assert kind == "call" and block.input == {}  # it is no JSON
+            assert kind == "call" and block.input == msgspec.Raw(b"{}")  # it is no JSON
     indices = [event.index for event in events]
     assert indices == sorted(indices)
 
 
 def test_the_input_of_a_call_is_an_object() -> None:
+    """As the model wrote it: numbers that no float has, keys that come twice. Of one that was cut
+    off it is what Anthropic's package would make of the pieces, but for numbers, whose end is
+    certain only behind it."""
     for text, wanted in [
-        ('{"a": [1]}', {"a": [1]}),
-        ('{"a": [1', {}),
-        ("[1]", {}),
-        ("", {}),
-        ('{"a":' + "[" * 99_999, {}),
+        ('{"a": [1]}', '{"a": [1]}'),
+        ('{"a": 1e400, "a": 0.10000000000000000001}', '{"a": 1e400, "a": 0.10000000000000000001}'),
+        ('{"a": [1', '{"a": []}'),
+        ('{"a": [1, 2', '{"a": [1]}'),
+        ('{"a": "b", "c": "d, e', '{"a": "b"}'),
+        ('{"a": {"b": "\\"]", "c": tru', '{"a": {"b": "\\"]"}}'),
+        ('{"a": 12 ', '{"a": 12 }'),
+        ('{"a": 12', "{}"),
+        ('{"a": [{}, [[], "', '{"a": [{}, [[]]]}'),
+        ('{"a": "b", ', '{"a": "b"}'),
+        ('{"a": "b", "c"', '{"a": "b"}'),
+        ("{", "{}"),
+        ("", "{}"),
+        ('{"a":' + "[" * 99_999, '{"a":' + "[" * 127 + "]" * 127 + "}"),
     ]:
         blocks = Blocks(thinking=False)
         for delta in (Call(0, "c", "f"), Arguments(0, text)):
             blocks.add(delta)
         blocks.end()
         (block,) = blocks.content
-        assert isinstance(block, messages.ToolUseBlock) and block.input == wanted
+        assert isinstance(block, messages.ToolUseBlock) and bytes(block.input).decode() == wanted
+        if not text.endswith(("1", "2", "[")):
+            assert from_json(wanted.encode()) == from_json(
+                text.encode() or b"{}", partial_mode=True
+            )
 
 
 def input_items(*given: dict[str, Any]) -> list[responses.Item]:
@@ -202,9 +219,9 @@ def test_tools_in_namespaces() -> None:
             responses.Tool("web_search"),
         ]
     )
-    assert [tool.function.name for tool in found.chat if tool.function] == ["f", "n__f"]
+    assert [tool.name for tool in found.chat] == ["f", "n__f"]
     assert found.names == {("n", "f"): "n__f"} and len(found.told) == 2
-    with pytest.raises(Refused, match=r"tools\[0\]\.tools has no name; expected a text"):
+    with pytest.raises(Refused, match=r"tools\[0\]\.tools\[0\] has no name; expected a text"):
         tools_of([responses.Tool("namespace", "n", tools=[responses.Tool("function")])])
     with pytest.raises(Refused, match=r"tools\[0\] has no name"):
         tools_of([responses.Tool("namespace")])

@@ -177,10 +177,10 @@ def test_what_is_too_long_to_answer_is_counted(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"max_tokens": None}, "max_tokens is not valid"),
+        ({"max_tokens": None}, "max_tokens is null; expected a whole number"),
         ({"max_tokens": 0}, "max_tokens is 0; expected a whole number from 1"),
         ({"messages": []}, "messages is empty"),
-        ({"messages": 1}, "messages is not valid"),
+        ({"messages": 1}, "messages is 1; expected a list"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0] has the role 'tool'"),
         ({"messages": [*SAID, {"role": "assistant", "content": "a"}]}, "expected the user's last"),
         (
@@ -205,7 +205,10 @@ def test_what_is_too_long_to_answer_is_counted(
         ({"top_k": -3}, "top_k is -3"),
         ({"stop_sequences": ["x"] * 17}, "17 entries; expected at most 16"),
         ({"stop_sequences": [""]}, "a stop string is empty"),
-        ({"thinking": {"type": "maybe"}}, "thinking.type is not valid"),
+        (
+            {"thinking": {"type": "maybe"}},
+            "thinking.type is 'maybe'; expected 'enabled', 'disabled',",
+        ),
         ({"tool_choice": {"type": "any"}}, "there are no tools"),
         ({"tool_choice": {"type": "tool"}}, "has no name"),
         ({"n": 2}, "n is 2"),

@@ -168,8 +168,8 @@ def test_input_items_are_listed_page_by_page(server: Running) -> None:
     [
         ({}, "input", "input is empty; expected a text or items"),
         ({"input": []}, "input", "input is empty"),
-        ({"input": 3}, "input", "input is not valid"),
-        ({"input": [[]]}, "input", "input[0] is not valid"),
+        ({"input": 3}, "input", "input is 3; expected a text or a list"),
+        ({"input": [[]]}, "input", "input[0] is []; expected an object"),
         ({"input": [{"type": "computer_call"}]}, "input", "'computer_call'; expected message,"),
         (
             {"input": [{"role": "critic", "content": "a"}]},
@@ -203,7 +203,11 @@ def test_input_items_are_listed_page_by_page(server: Running) -> None:
         ({"input": "a", "conversation": "conv_1"}, "conversation", "does not support it"),
         ({"input": "a", "prompt": {"id": "p"}}, "prompt", "leave it out"),
         ({"input": "a", "max_tokens": 5}, "max_tokens", "use max_output_tokens"),
-        ({"input": "a", "tool_choice": {"type": "mcp"}}, "tool_choice", "of type 'mcp'; expected"),
+        (
+            {"input": "a", "tool_choice": {"type": "mcp"}},
+            "tool_choice",
+            "tool_choice.type is 'mcp'; expected",
+        ),
         ({"input": "a", "tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"input": "a", "tools": [{"type": "function"}]}, "tools", "tools[0] has no name"),
     ],

@@ -3,6 +3,7 @@ reached."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from foresay.errors import InputError, ModelError
 from foresay.models.load import find_model
 from foresay.models.tokenizer import Tokenizer
 from foresay.structured.grammars import MOST_CHARACTERS, Grammars
+from foresay.structured.lead import Lead
 from foresay.structured.matcher import Grammar, GrammarMatcher
 from structured.words import grammars as of_words
 
@@ -276,3 +278,24 @@ def test_the_reason_is_a_sentence_without_places(how: dict[str, Any], said: str)
         of_words().compile(StructuredOutputs(**how))
     assert str(refused.value).startswith("structured_outputs is refused: ")
     assert str(refused.value).endswith(said) and "<" not in str(refused.value)
+
+
+def test_what_comes_before_forms_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all forms behind the same text: it takes as long as a look at every token."""
+    tokenizer, _ = letters()
+    made: list[bytes] = []
+
+    class Counted(Lead):
+        def __init__(self, text: bytes, tokens: Iterable[bytes]) -> None:
+            made.append(text)
+            super().__init__(text, tokens)
+
+    monkeypatch.setattr("foresay.structured.grammars.Lead", Counted)
+    own = Grammars(tokenizer, 257)
+    for number in range(3):
+        own.compile(StructuredOutputs(regex=f"a{number}", after="</think>"))
+    assert made == [b"</think>"]
+    for number in range(9):  # more than are kept
+        own.compile(StructuredOutputs(regex="b", after=f"<{number}>"))
+    own.compile(StructuredOutputs(regex="c", after="</think>"))
+    assert len(made) == 11

@@ -25,10 +25,6 @@ from foresay.integrations.transformers import generate
 from foresay.integrations.transformers.forms import grammars_of
 from foresay.models.target import Target
 from foresay.rl.rollouts import Rollouts
-from foresay.serve.chat.templates import Templates
-from foresay.serve.limits import Limits
-from foresay.serve.schema import Chat, ChatMessage, Completion, Structure
-from foresay.serve.validate import Validator
 from models import zoo
 from models.quick import quick_target
 from structured.words import END, FORMS, WORDS, grammars
@@ -151,19 +147,6 @@ def test_an_edge_stream_has_no_forms() -> None:
         InputError, match=r"structured_outputs is .*; expected None: an edge stream"
     ):
         Sampling.of(SamplingParams(structured_outputs=FORM))
-
-
-def test_a_request_of_the_server_holds_its_grammar(llm: LLM) -> None:
-    """However many others come before the engine adds it."""
-    made = Validator(llm, Limits(), Templates(llm.tokenizer, llm.grammars))
-    asked: Any = {"structured_outputs": Structure(regex="[ab]{3}held")}
-    chat = Chat(messages=[ChatMessage(role="user", content="a")], **asked)
-    for request in (made.completion(Completion(prompt="a", **asked)), made.chat(chat)):
-        form = request.params.structured_outputs
-        assert form is not None and request.grammar is not None
-        for number in range(70):
-            llm.grammars.compile(StructuredOutputs(regex=f"a{number}"))
-        assert llm.grammars.known(form) is llm.grammars.compile(form) is request.grammar
 
 
 def test_grammars_go_with_the_callers_tokenizer() -> None:

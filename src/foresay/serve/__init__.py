@@ -9,8 +9,10 @@ wire           HTTP on a connection, parsed strictly
 schema         the JSON bodies of requests
 answer_schema  the JSON bodies of answers
 parse          JSON bodies, parsed strictly
+wrong          what is wrong with a body, as a sentence
 validate       parsed bodies as prompts and sampling parameters
 words          the text of single tokens, and other requests to the tokenizer
+workers        threads for reading and for compiling, shared by tenants
 driver         the one thread that drives the engine
 request_state  one request of the engine, as the server knows it
 stream         what the engine's thread sends to the event loop; the chunks of one client's answers

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +27,9 @@ from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.serve import answer_schema, schema
 from foresay.serve.answer import Shape, encoded
+from foresay.serve.chat.structure import Structured
 from foresay.serve.chat.templates import Templates
+from foresay.serve.chat.tools import tools_of
 from foresay.serve.driver import Driver
 from foresay.serve.edge.connection import EdgeRoute
 from foresay.serve.events import AnswerShape, Events, shaped, unless_gone
@@ -47,13 +48,14 @@ from foresay.serve.steps import Ended, StepReport, Steps
 from foresay.serve.stream import AnswerStream
 from foresay.serve.validate import GenerationRequest, Validator
 from foresay.serve.words import Words
+from foresay.serve.workers import Workers
+from foresay.structured.matcher import Grammar
 
 __all__ = ["Routes"]
 
 T = TypeVar("T")
 A = TypeVar("A", bound=msgspec.Struct)
 PAGE = Path(__file__).parent / "page"
-_READERS = 2  # threads
 _log = logging.getLogger("foresay.serve")
 
 
@@ -84,18 +86,18 @@ class Routes:
         self._limits = limits
         self._shield = shield
         self._validator = Validator(llm, limits, templates)
+        self._readers = Workers("read")  # tokenizing a long text takes time
         self.metrics = Metrics(name, self._validator.context)
         self.edge = EdgeRoute(
             *(llm, self.driver, limits, shield, self._validator),
-            *(self._check_model, self._in_thread, self.metrics.edge),
+            *(self._check_model, self._readers.run, self.metrics.edge),
         )
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._responses = ResponseRoutes(self._validator.chat, self._shape, limits, name)
-        self._messages = MessageRoutes(self._validator, self._shape, name)
+        self._messages = MessageRoutes(self._validator, self._shape, limits, name)
         self._created = int(time.time())
-        # Tokenizing a long text takes time that the event loop does not have.
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foresay-read")
-        self._turns: dict[str | None, asyncio.Semaphore] = {}
+        # A hostile form takes seconds; requests without one do not wait for it.
+        self._compilers = Workers("compile")
         self._several = False
         self.rekey(keys)
 
@@ -107,12 +109,10 @@ class Routes:
         # Metrics that were counted for several tenants stay private when one of them is left.
         self._responses.rekey(keys.tenants)
         self._several = self._several or len(keys.tenants) > 1
-        # One tenant's long texts leave a thread for the others.
+        # One tenant's long texts and slow forms leave a thread for the others.
         several = len(set(keys.tenants) - {OPERATOR}) > 1
-        self._turns = {
-            tenant: asyncio.Semaphore(1 if several else _READERS)
-            for tenant in (None, *self._turns, *keys.tenants)
-        }
+        for workers in (self._readers, self._compilers):
+            workers.rekey(keys.tenants, 1 if several else None)
 
     def app(self) -> ASGIApp:
         """The application, to be put behind an AdmissionMiddleware."""
@@ -143,10 +143,11 @@ class Routes:
         return Starlette(routes=routes, exception_handlers=HANDLERS)
 
     async def stop(self) -> None:
-        """End the engine's thread and the tokenizing threads."""
+        """End the engine's thread and all others."""
         await self.edge.stop()
         await self.driver.stop()
-        self._readers.shutdown(wait=False)
+        self._readers.stop()
+        self._compilers.stop()
 
     def _seen(self, step: StepReport | None, ended: list[Ended]) -> None:
         if step is not None:
@@ -161,7 +162,7 @@ class Routes:
 
     async def _on_chat(self, request: Request) -> Response:
         def read(body: schema.Chat) -> AnswerShape:
-            return self._shape(self._validator.chat(body))
+            return self._shape(self._validator.chat(body, tools_of(body, self._limits)))
 
         return await self._answered(request, schema.Chat, read)
 
@@ -194,6 +195,9 @@ class Routes:
                 "spec_details is true; expected false: this server hides acceptance",
                 param="spec_details",
             )
+        if generation.structure is not None:
+            # Held until the answer has ended, so that the engine finds it compiled.
+            request.state.grammar = await self._compiled(tenant, generation.structure)
         request.state.stream = stream = await self.driver.submit(generation, tenant)
         stream.asked = sum(map(len, generation.prompts))
         if generation.stream:
@@ -267,7 +271,7 @@ class Routes:
             raise Refused(403, "this server hides acceptance statistics")
         tenant = request.state.tenant
         running, waiting = await self.driver.call(partial(_load, tenant=tenant))
-        held = await self._in_thread(tenant, self._held_by, tenant)
+        held = await self._readers.run(tenant, self._held_by, tenant)
         whose: Any = "everybody" if tenant is None else "tenant"
         return _json(
             answer_schema.Stats(*self.steps.seen_by(tenant), running, waiting, held, whose)
@@ -329,7 +333,7 @@ class Routes:
             self._check_model(getattr(sent, "model", None))
             return validate(sent)
 
-        return await self._in_thread(request.state.tenant, validated)
+        return await self._readers.run(request.state.tenant, validated)
 
     async def _body(self, request: Request) -> bytes:
         body = bytearray()
@@ -339,9 +343,11 @@ class Routes:
                 raise self._limits.body_refused()
         return bytes(body)
 
-    async def _in_thread(self, tenant: str | None, work: Callable[..., T], *values: Any) -> T:
-        async with self._turns[tenant]:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, work, *values)
+    async def _compiled(self, tenant: str | None, structure: Structured) -> Grammar:
+        known = self._llm.grammars.known(structure.outputs)
+        if known is not None:
+            return known
+        return await self._compilers.run(tenant, self._validator.compiled, structure)
 
 
 async def _all_of(stream: AnswerStream) -> list[Chunk]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from foresay.errors import ForesayError, InputError
@@ -27,16 +26,6 @@ class Refused(ForesayError):
         self.param = param
         self.code = code
         self.retry_after = retry_after
-
-    def in_terms(self, terms: Mapping[str, str]) -> Refused:
-        """The same in the terms of another API, whose names of fields are given."""
-        message = str(self)
-        for ours, theirs in terms.items():
-            message = message.replace(ours, theirs, 1)
-        param = terms.get(self.param or "", self.param)
-        return Refused(
-            *(self.status, message), param=param, code=self.code, retry_after=self.retry_after
-        )
 
     @property
     def kind(self) -> str:

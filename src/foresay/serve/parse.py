@@ -8,7 +8,6 @@ than none. docs/server.md lists all of them.
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +16,7 @@ from foresay.serve.limits import Refused
 from foresay.serve.messages.schema import MessageBody
 from foresay.serve.responses.schema import ResponseBody
 from foresay.serve.schema import Chat, Completion
+from foresay.serve.wrong import refused, short
 
 __all__ = ["ELSEWHERE", "UNSUPPORTED", "parse_body"]
 
@@ -24,8 +24,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 _log = logging.getLogger("foresay.serve")
 _seen: set[str] = set()
 _MOST_SEEN = 256  # names that are logged: a client must not fill the log
-_AT = re.compile(r"^(?P<what>.*) - at `(?P<key>key in )?`?\$(?P<path>.*?)`$")
-
 
 _NOTHING: tuple[Any, ...] = (None, False, [], {}, "")
 
@@ -116,17 +114,18 @@ def parse_body(body: bytes, kind: type[T]) -> T:
             if name not in harmless:
                 _log_once(name)
             elif msgspec.json.decode(given[name]) not in harmless[name]:
+                shown = short(bytes(given[name]).decode("utf-8", "backslashreplace"))
                 why = _INSTEAD.get(name, "this server does not support it")
                 raise Refused(
                     400,
-                    f"{name} is {_short(bytes(given[name]))}; {why}; leave it out",
+                    f"{name} is {shown}; {why}; leave it out",
                     param=name,
                     code="unsupported_parameter",
                 )
     except msgspec.ValidationError as error:
-        raise _wrong(error) from error
+        raise refused(error, body, kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"the body is not valid JSON: {_short(str(error).encode())}") from error
+        raise Refused(400, f"the body is not valid JSON: {short(str(error))}") from error
     return value
 
 
@@ -134,24 +133,3 @@ def _log_once(name: str) -> None:
     if name not in _seen and len(_seen) < _MOST_SEEN:
         _seen.add(name)
         _log.info("a client sent the unknown field %s, which is ignored", ascii(name[:64]))
-
-
-def _wrong(error: msgspec.ValidationError) -> Refused:
-    """msgspec's message with the name of the field before it."""
-    said = str(error)
-    found = _AT.match(said)
-    if found is None:
-        missing = re.search(r"missing required field `(\w+)`", said)
-        return Refused(
-            400,
-            f"the body is not valid: {said}",
-            param=missing.group(1) if missing else None,
-        )
-    path = found["path"].lstrip(".") or "the body"
-    param = re.split(r"[.\[]", path)[0]
-    return Refused(400, f"{path} is not valid: {found['what']}", param=param)
-
-
-def _short(text: bytes) -> str:
-    shown = text.decode("utf-8", "backslashreplace")
-    return shown if len(shown) <= 100 else shown[:99] + "…"

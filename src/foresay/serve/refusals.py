@@ -20,7 +20,7 @@ _log = logging.getLogger("foresay.serve")
 
 
 def refusal(refused: Refused, path: str) -> Response:
-    """The response to a refused request of that path."""
+    """The response to a refused request of that path: much is refused before there is a route."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     body = encoded((message_error if path.startswith(PATH) else error_body)(refused))
     response = Response(body, refused.status, headers, media_type="application/json")

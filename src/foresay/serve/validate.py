@@ -11,16 +11,15 @@ from foresay.engine.llm import LLM
 from foresay.engine.pages import PAGE
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
-from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.serve.chat.answers import ChatForm
 from foresay.serve.chat.structure import Structured, structure_of
 from foresay.serve.chat.templates import Templates
-from foresay.serve.chat.tools import ToolUse, tools_of
+from foresay.serve.chat.tools import ToolUse
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.schema import Chat, ChatMessage, Completion, Sampling
 from foresay.structured.matcher import Grammar
 
-__all__ = ["GenerationRequest", "Most", "Validator"]
+__all__ = ["FIELDS", "ChatFields", "GenerationRequest", "Most", "Validator"]
 
 _AS_SENT = (
     *("temperature", "top_p", "min_p", "processor_order", "repetition_penalty"),
@@ -28,6 +27,19 @@ _AS_SENT = (
     "speculative",
 )
 _DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
+
+
+class ChatFields(NamedTuple):
+    """What an API calls fields of a chat."""
+
+    messages: str = "messages"
+    most: str = "max_completion_tokens"
+    form: str = "response_format"
+    stop: str = "stop"
+
+
+FIELDS = ChatFields()
+"""OpenAI's names."""
 
 
 class Most(NamedTuple):
@@ -46,7 +58,7 @@ class GenerationRequest:
     unwanted      max_tokens is 0: the one token that is decoded is not sent
     prompt_logprobs  how many likeliest tokens beside each prompt token; None: not requested
     form          what the answers to a chat may hold beside content
-    grammar       of a structured answer: held, so that the engine finds it compiled
+    structure     the form of the answers; to be compiled before they begin
     """
 
     prompts: list[Int32s]
@@ -62,7 +74,7 @@ class GenerationRequest:
     token_ids: bool = False
     details: bool = False
     form: ChatForm = field(default_factory=ChatForm)
-    grammar: Grammar | None = None
+    structure: Structured | None = None
 
     @property
     def answers(self) -> int:
@@ -99,10 +111,8 @@ class Validator:
         echo = bool(body.echo)
         most = _most(body, 0) or Most("max_tokens by default", _DEFAULT_TOKENS)
         unwanted = most.tokens == 0
-        params = self._params(
-            *(body, prompts, most._replace(tokens=max(most.tokens, 1)), body.logprobs),
-            structure_of(body),
-        )
+        structure, least = structure_of(body), most._replace(tokens=max(most.tokens, 1))
+        params = self._params(body, prompts, least, body.logprobs, structure, FIELDS)
         decode = self._llm.tokenizer.decode
         return GenerationRequest(
             prompts,
@@ -111,12 +121,15 @@ class Validator:
             texts=[p if isinstance(p, str) else decode(p) for p in listed] if echo else None,
             unwanted=unwanted,
             prompt_logprobs=body.logprobs if echo else None,
-            grammar=self._grammar(params),
+            structure=structure,
             **_delivery(body),
         )
 
-    def chat(self, body: Chat, *, fit: bool = False) -> GenerationRequest:
-        """The request of /v1/chat/completions.
+    def chat(
+        self, body: Chat, use: ToolUse | None, names: ChatFields = FIELDS, *, fit: bool = False
+    ) -> GenerationRequest:
+        """The request of a chat that may, or must, call these tools. `names` is what refusals call
+        its fields.
 
         fit  whether max_tokens may be more than the context has left, which then is the most
 
@@ -130,29 +143,29 @@ class Validator:
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        text, use, prompt = self._rendered(body)
-        structure, form = self._templates.form_of(text, use, structure_of(body))
+        text, prompt = self._rendered(body, use, names)
+        structure, form = self._templates.form_of(text, use, structure_of(body, names.form))
         rest = Most("the rest of the context", max(self.context - len(prompt), 1))
-        most = _most(body, 1) or rest
+        most = _most(body, 1, names) or rest
         if fit and most.tokens > rest.tokens:
             most = rest
         logprobs = (top or 0) if body.logprobs else None
-        params = self._params(body, [prompt], most, logprobs, structure)
-        how = {"form": form, "grammar": self._grammar(params), **_delivery(body)}
+        params = self._params(body, [prompt], most, logprobs, structure, names)
+        how = {"form": form, "structure": structure, **_delivery(body)}
         return GenerationRequest([prompt], params, chat=True, **how)
 
-    def count(self, body: Chat) -> int:
+    def count(self, body: Chat, use: ToolUse | None, names: ChatFields = FIELDS) -> int:
         """How many tokens a chat has in the model's template, also if they are too many.
 
         Raises: Refused.
         """
-        return len(self._rendered(body)[2])
+        return len(self._rendered(body, use, names)[1])
 
-    def _rendered(self, body: Chat) -> tuple[str, ToolUse | None, Int32s]:
-        self._limits.check_most("messages", len(body.messages), self._limits.messages, "messages")
-        use = tools_of(body, self._limits)
-        text = self._templates.render(body.messages, use)
-        return text, use, _checked(self._encode_chat, text, "messages")
+    def _rendered(self, body: Chat, use: ToolUse | None, names: ChatFields) -> tuple[str, Int32s]:
+        name, most = names.messages, self._limits.messages
+        self._limits.check_most(name, len(body.messages), most, "messages")
+        text = self._templates.render(body.messages, use, name)
+        return text, _checked(self._encode_chat, text, name)
 
     def ids(self, prompt: Int32s, params: SamplingParams, seed: int) -> GenerationRequest:
         """The request of an edge stream: ids, and parameters that are valid by themselves.
@@ -194,15 +207,16 @@ class Validator:
         most: Most,
         logprobs: int | None,
         structure: Structured | None,
+        names: ChatFields,
     ) -> SamplingParams:
-        param = "messages" if isinstance(body, Chat) else "prompt"
+        param = names.messages if isinstance(body, Chat) else "prompt"
         for prompt in prompts:
             self.check_size(len(prompt), most, param)
         n = 1 if body.n is None else body.n
         self._limits.check_most("n", n, self._limits.n)
         texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
         ids = body.stop_token_ids or []
-        entries = "stop" if texts else "stop_token_ids"
+        entries = names.stop if texts else "stop_token_ids"
         self._check_stops(entries, len(texts) + len(ids), texts)
         for token in ids:
             _check_least("stop_token_ids", token, 0, MAX_TOKEN)
@@ -218,22 +232,19 @@ class Validator:
             "stop": (*texts, *ids),
             "logprobs": logprobs,
             "logit_bias": self._bias(body.logit_bias),
-            "structured_outputs": None if structure is None else self._compiled(structure),
+            "structured_outputs": None if structure is None else structure.outputs,
         }
         return _sampling(most, {name: v for name, v in values.items() if v is not None})
 
-    def _compiled(self, structure: Structured) -> StructuredOutputs:
-        """A form that has been compiled. Raises: Refused."""
-        try:
-            self._llm.grammars.compile(structure.outputs)
-        except InputError as error:
-            said = str(error).replace("structured_outputs", structure.name)
-            raise Refused(400, said, param=structure.name) from error
-        return structure.outputs
+    def compiled(self, structure: Structured) -> Grammar:
+        """The grammar of a form. It may take seconds.
 
-    def _grammar(self, params: SamplingParams) -> Grammar | None:
-        outputs = params.structured_outputs
-        return None if outputs is None else self._llm.grammars.compile(outputs)
+        Raises: Refused.
+        """
+        try:
+            return self._llm.grammars.compile(structure.outputs, structure.name)
+        except InputError as error:
+            raise Refused(400, str(error), param=structure.name) from error
 
     def _check_stops(self, param: str, entries: int, texts: Sequence[str]) -> None:
         limits = self._limits
@@ -303,13 +314,10 @@ def _check_least(
         )
 
 
-def _most(body: Sampling, least: int) -> Most | None:
+def _most(body: Sampling, least: int, names: ChatFields = FIELDS) -> Most | None:
     """The most tokens of the answer. If both fields are given, the smaller one counts."""
-    given = [
-        Most(name, value)
-        for name in ("max_tokens", "max_completion_tokens")
-        if (value := getattr(body, name)) is not None
-    ]
+    both = (("max_tokens", body.max_tokens), (names.most, body.max_completion_tokens))
+    given = [Most(name, tokens) for name, tokens in both if tokens is not None]
     for most in given:
         _check_least(most.name, most.tokens, least)
     return min(given, key=lambda most: most.tokens, default=None)

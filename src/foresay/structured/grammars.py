@@ -7,13 +7,12 @@ in a process of its own first: no limit of the library keeps it from working for
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from foresay.arrays import check_positive
@@ -22,21 +21,22 @@ from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.structured.lead import Lead
 from foresay.structured.library import begin, read_tokenizer, short
 from foresay.structured.matcher import Grammar, bytes_of
+from foresay.structured.rules import rule_of
 from foresay.structured.trial import Trial
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-__all__ = ["JSON_STYLE", "GrammarTokenizer", "Grammars"]
+__all__ = ["GrammarTokenizer", "Grammars"]
 
 MOST_CHARACTERS = 1 << 18
 """Of a schema, an expression, a grammar, or all choices together."""
 MOST_BEFORE = 256
 """Characters of `StructuredOutputs.after`."""
-JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-"""One line, as json.dumps and chat templates write it: in white space without end a model can get
-lost, and what is not left open can be drafted."""
 _REMEMBERED = 64  # grammars; those that were asked for least recently are forgotten
+_REMEMBERED_LEADS = 8
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class GrammarTokenizer(Protocol):
@@ -70,10 +70,11 @@ class Grammars:
         self._read: LLTokenizer | None = None
         self._trial: Trial | None = None  # from then on
         self._known: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
+        self._leads: OrderedDict[str, Lead] = OrderedDict()
         self._followed: WeakValueDictionary[StructuredOutputs, Grammar] = WeakValueDictionary()
 
-    def compile(self, outputs: StructuredOutputs) -> Grammar:
-        """The grammar of a form, bounded in time and memory.
+    def compile(self, outputs: StructuredOutputs, name: str = "structured_outputs") -> Grammar:
+        """The grammar of a form, bounded in time and memory. `name` is what errors call it.
 
         Raises: InputError with the reason, for a form that cannot be understood, takes too much, or
         that nothing matches; also where the package is missing, or the tokenizer cannot be used.
@@ -84,8 +85,8 @@ class Grammars:
             known = self._followed.get(outputs)
             if known is not None:
                 return self._remembered(outputs, known)
-            tokenizer = self._read = self._read or self._tokenizer()
-        made = self._compiled(outputs, tokenizer)
+            tokenizer = self._read = self._read or self._tokenizer(name)
+        made = self._compiled(outputs, tokenizer, name)
         with self._lock:
             return self._remembered(outputs, self._followed.setdefault(outputs, made))
 
@@ -95,41 +96,48 @@ class Grammars:
             return self._followed.get(outputs)
 
     def _remembered(self, outputs: StructuredOutputs, grammar: Grammar) -> Grammar:
-        self._known[outputs] = grammar
-        self._known.move_to_end(outputs)
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-        return grammar
+        return _kept(self._known, outputs, grammar, _REMEMBERED)
 
-    def numbered(self, tokens: Iterable[int]) -> set[int]:
+    def numbered(self, tokens: Iterable[int], name: str = "structured_outputs") -> set[int]:
         """Those of the tokens that a Lark grammar has to name by number, `<[7]>`, since no text
         matches them: control tokens, and others that are written `<…>`.
 
         Raises: InputError as `compile` does.
         """
         with self._lock:
-            tokenizer = self._read = self._read or self._tokenizer()
+            tokenizer = self._read = self._read or self._tokenizer(name)
         return {one for one in tokens if tokenizer.is_special_token(one)}
 
-    def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer) -> Grammar:
-        source = _source(outputs)
+    def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer, name: str) -> Grammar:
+        _check_text(outputs, name)
         assert self._trial is not None
-        self._trial.check(source)
         try:
-            lead = None
-            if outputs.after is not None:
-                tokens = (bytes_of(tokenizer, token) for token in range(self._vocabulary))
-                lead = Lead(outputs.after.encode(), tokens)
+            source = _source(outputs)
+            self._trial.check(source)
+            lead = None if outputs.after is None else self._lead(outputs.after, tokenizer)
             ends = self._given.ends
             made = partial(begin, tokenizer, source)
             return Grammar(tokenizer, made, self._vocabulary, ends, lead)
         except ValueError as error:
-            raise InputError(f"structured_outputs is refused: {short(error)}") from None
+            raise InputError(f"{name} is refused: {short(error)}") from None
+        except OSError as error:
+            raise InputError(f"{name} cannot be tried: {error}") from None
 
-    def _tokenizer(self) -> LLTokenizer:
+    def _lead(self, after: str, tokenizer: LLTokenizer) -> Lead:
+        """The lead of that text: made once for all forms that begin behind it, as it looks at
+        every token."""
+        with self._lock:
+            lead = self._leads.get(after)
+        if lead is None:
+            tokens = (bytes_of(tokenizer, token) for token in range(self._vocabulary))
+            lead = Lead(after.encode(), tokens)
+        with self._lock:
+            return _kept(self._leads, after, lead, _REMEMBERED_LEADS)
+
+    def _tokenizer(self, name: str) -> LLTokenizer:
         if find_spec("llguidance") is None:
             raise InputError(
-                "structured_outputs needs the package 'llguidance', which is not installed; "
+                f"{name} needs the package 'llguidance', which is not installed; "
                 "install it with: pip install '.[engine]' in foresay's checkout"
             )
         try:
@@ -141,46 +149,39 @@ class Grammars:
             return read_tokenizer(text, ends)
         except (ModelError, ValueError) as error:
             raise InputError(
-                f"structured_outputs cannot be used with this model's tokenizer: {short(error)}"
+                f"{name} cannot be used with this model's tokenizer: {short(error)}"
             ) from None
+        except OSError as error:
+            raise InputError(f"{name} cannot be tried: {error}") from None
 
 
-def _source(outputs: StructuredOutputs) -> str:
-    """What the library compiles.
+def _kept(known: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> _V:
+    """The value, which is kept as the latest of so many."""
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > most:
+        known.popitem(last=False)
+    return value
 
-    Raises: InputError for a text that is too long, or that UTF-8 cannot encode.
-    """
-    from llguidance import LLMatcher
 
-    schema = '{"type":"object"}' if outputs.json_object else outputs.json
-    texts = [schema, outputs.regex, *(outputs.choice or ()), outputs.grammar]
+def _check_text(outputs: StructuredOutputs, name: str) -> None:
+    """Raises: InputError for a text that is too long, or that UTF-8 cannot encode."""
+    texts = [outputs.json, outputs.regex, *(outputs.choice or ()), outputs.grammar]
     whole = "".join(text for text in texts if isinstance(text, str))
     for what, text, most in (
-        ("", whole, MOST_CHARACTERS),
-        ("after of ", outputs.after or "", MOST_BEFORE),
+        (name, whole, MOST_CHARACTERS),
+        (f"after of {name}", outputs.after or "", MOST_BEFORE),
     ):
         if len(text) > most:
-            raise InputError(
-                f"{what}structured_outputs has {len(text)} characters; expected at most {most}"
-            )
+            raise InputError(f"{what} has {len(text)} characters; expected at most {most}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(
-                f"{what}structured_outputs holds {text[error.start]!r}, which is no character"
-            ) from None
-    try:
-        if isinstance(schema, str):
-            form: Any = JSON_STYLE  # a schema's own "x-guidance" overrides it
-            if schema == "false":
-                raise ValueError("nothing matches the schema false")
-            given = "{}" if schema == "true" else schema
-            return LLMatcher.grammar_from_json_schema(given, defaults=form)
-        if outputs.regex is not None:
-            return LLMatcher.grammar_from_regex(outputs.regex)
-        if outputs.grammar is not None:
-            return LLMatcher.grammar_from_lark(outputs.grammar)
-        choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in outputs.choice or ())
-        return LLMatcher.grammar_from_lark(f"start: {choices}")
-    except ValueError as error:
-        raise InputError(f"structured_outputs is refused: {short(error)}") from None
+            raise InputError(f"{what} holds {text[error.start]!r}, which is no character") from None
+
+
+def _source(outputs: StructuredOutputs) -> str:
+    """What the library compiles. Raises: ValueError with the reason, if it is refused."""
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_lark(outputs.grammar or f"start: {rule_of(outputs)}")

@@ -2,6 +2,10 @@
 
 Until that text has been written nothing is masked. It may end inside a token: then the rest of the
 token has to be a legal beginning of the form, and such a token is masked if it is not.
+
+A rule with `[lazy]` says the same inside a grammar. It serves where a form may begin at once or
+behind reasoning, which no lead can tell; but it needs a mask for every token of the reasoning, and
+cannot stand before a grammar of a user's own. So there are both.
 """
 
 from __future__ import annotations

@@ -60,4 +60,5 @@ def short(error: object) -> str:
     source that nobody has written so."""
     said = " ".join(_PLACES.sub("", str(error)).split())
     said = said.replace("NoExtensionBias", "no text matches it")
+    said = said.removeprefix("failed to compile JSON schema: ")
     return said if len(said) <= 500 else f"{said[:500]} …"

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
-from foresay.errors import InputError
-from foresay.structured.library import short
-
 __all__ = ["Trial"]
 
 PATIENCE = 30.0
@@ -34,7 +31,7 @@ class Trial:
     text  the tokenizer, as a tokenizer.json
     ends  the tokens that end answers
 
-    Any number of threads may use it. Raises: InputError when the process cannot be started.
+    Any number of threads may use it. Raises: OSError when the process cannot be started.
     """
 
     def __init__(self, text: str, ends: Sequence[int]) -> None:
@@ -45,20 +42,19 @@ class Trial:
     def check(self, source: str) -> None:
         """Try what the library would compile.
 
-        Raises: InputError with the reason, if it is refused.
+        Raises: ValueError with the reason, if it is refused; OSError if it cannot be tried.
         """
         for _ in range(2):
             with suppress(OSError):
                 said = self._ask(source)
                 if said == "+":
                     return
-                reason = said[1:] or "compiling it takes too long or too much memory"
-                raise InputError(f"structured_outputs is refused: {short(reason)}")
+                raise ValueError(said[1:] or "compiling it takes too long or too much memory")
             with self._lock:
                 if self._process.poll() is not None:
                     self._finish()
                     self._start()
-        raise InputError("structured_outputs cannot be tried: its process does not answer")
+        raise OSError("its process does not answer")
 
     def _ask(self, source: str) -> str:
         """What the fork says; nothing if it was killed.
@@ -88,9 +84,9 @@ class Trial:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        except OSError as error:
+        except OSError:
             self._control.close()
-            raise InputError(f"structured_outputs cannot be tried: {error}") from None
+            raise
         finally:
             theirs.close()
         self._finish = weakref.finalize(self, _end, self._control, self._process)

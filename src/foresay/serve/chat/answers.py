@@ -21,6 +21,7 @@ class ChatForm:
 
     format   how calls of tools are written; None: none are made
     names    of the tools that may be called
+    must     whether the answer has to be calls
     markers  around the reasoning; None: there is none
     begin    how the answer begins, see `begin_of`
     kept     control tokens that are part of the text, for the sake of these
@@ -28,6 +29,7 @@ class ChatForm:
 
     format: ToolFormat | None = None
     names: frozenset[str] = frozenset()
+    must: bool = False
     markers: Markers | None = None
     begin: Begin = "none"
     kept: frozenset[int] = frozenset()
@@ -55,7 +57,7 @@ class ChatAnswers:
     def finish_reason(self, chunk: Chunk) -> Literal["stop", "length", "tool_calls"] | None:
         """Why the answer has ended, for an answer that has not failed; to be asked after `read`."""
         reason = chunk.finish_reason
-        if reason == "stop" and self._readers[chunk.index].calls:
+        if reason == "stop" and self._readers[chunk.index].called:
             return "tool_calls"
         return reason if reason in ("stop", "length") else None
 
@@ -70,15 +72,18 @@ class _Reader:
 
     def __init__(self, form: ChatForm) -> None:
         self._reasoning = ReasoningReader(form.markers, form.begin)
-        self._calls = None if form.format is None else CallReader(form.format, form.names)
+        self._calls = None
+        if form.format is not None:
+            self._calls = CallReader(form.format, form.names, must=form.must)
         # The same text once more, token by token: where the reasoning ends, to count its tokens.
         self._counter = ReasoningReader(form.markers, form.begin)
         self._undecided = 0
         self.reasoning_tokens = 0
 
     @property
-    def calls(self) -> int:
-        return 0 if self._calls is None else self._calls.calls
+    def called(self) -> bool:
+        """Whether there are calls, and no stop string has cut off the last one."""
+        return self._calls is not None and self._calls.calls > 0 and not self._calls.within
 
     def read(self, chunk: Chunk) -> list[Delta]:
         ended = chunk.finish_reason is not None

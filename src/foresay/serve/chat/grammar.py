@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from foresay.errors import InputError
 from foresay.sampling.structured_outputs import StructuredOutputs
 from foresay.serve.chat.formats import ToolFormat
 from foresay.serve.chat.reasoning import Begin, Markers
 from foresay.serve.chat.tools import Tool, ToolUse
-from foresay.structured.grammars import JSON_STYLE
+from foresay.structured.rules import json_rule, rule_of, schema_of, style_of
 
 __all__ = ["outputs_of"]
 
@@ -36,19 +35,25 @@ def outputs_of(
     markers, begin   of its reasoning, which is free
     control  control tokens by their texts: a grammar names them by number
 
-    Raises: InputError for a content that is a grammar, together with tools.
+    Raises: ValueError with the reason, for a content that nothing matches, or that is a grammar
+    beside tools.
     """
     if use is None and (content is None or begin == "none"):
         return content
-    if use is None and content is not None and content.grammar is not None:
+    if use is not None and use.must:
+        content = None  # there is none
+    if content is not None and content.grammar is not None:
+        if use is not None:
+            raise ValueError("it is a grammar beside tools; expected one of them")
         assert markers is not None
         return replace(content, after=markers.closing)
     words = _Words(control)
     space = "" if begin == "none" else "SPACE"  # models write it between reasoning and answer
-    if use is None:
-        rules = f"{_content(content)}\nanswer: {space} content"
-    else:
+    if use is not None:
         rules = _calls(content, use, form, words, space)
+    else:
+        assert content is not None
+        rules = f"answer: {space} content\ncontent: {rule_of(content)}"
     rules += "\nSPACE: /[\\n]{0,2}/"
     if begin == "none" or markers is None:
         return StructuredOutputs(grammar=f"start: answer\n{rules}")
@@ -64,9 +69,14 @@ def _calls(
     """The rules of an answer that is, or may be, calls: from the opening of a call on it is one.
     Where none must be made, any text may stand before."""
     several = range(len(use.callable))
-    # Content that begins as a call does is told from it only among objects of one kind.
-    call = _call_object if content is not None and not form.opens else _call
-    rules = [f"call_{at}: {call(form, tool)}" for at, tool in enumerate(use.callable)]
+    style = None
+    if content is not None and not form.opens:
+        # Content that begins as a call does is told from it only among objects of one kind.
+        style = style_of(*(tool.schema for tool in use.callable), schema_of(content) or {})
+        parts = [_call_object(form, tool, style) for tool in use.callable]
+    else:
+        parts = [_call(form, tool) for tool in use.callable]
+    rules = [f"call_{at}: {part}" for at, part in enumerate(parts)]
     rules.append("call: " + " | ".join(f"call_{at}" for at in several))
     rest = f"({words.of(form.between)} call)* " if use.many else ""
     rest += words.of(form.end)
@@ -76,7 +86,7 @@ def _calls(
     if use.must:
         answer = f"{space} {opened}"
     elif content is not None:
-        rules.append(_content(content))
+        rules.append(f"content: {rule_of(content, style)}")
         answer = f"{space} (content | {opened})"
     elif form.opens and words.is_token(form.opening):
         rules.append(f"TEXT: {_without('(?s:.*)' + _escaped(form.opening))}")  # also by letters
@@ -101,14 +111,14 @@ def _call(form: ToolFormat, tool: Tool, *, space: bool = False) -> str:
     white space may stand before it."""
     begin = f'{{"name": {json.dumps(tool.name)}, "{form.key}": '
     begin = rf"/[\n]{{0,2}}{_escaped(begin)}/" if space else json.dumps(begin)
-    return f'{begin} {_json(tool.schema, lenient=not tool.strict)} "}}"'
+    return f'{begin} {json_rule(tool.schema, lenient=not tool.strict)} "}}"'
 
 
-def _call_object(form: ToolFormat, tool: Tool) -> str:
+def _call_object(form: ToolFormat, tool: Tool, style: Mapping[str, Any]) -> str:
     """The same as one schema."""
     arguments = dict(tool.schema)
-    names: list[str] = [name for name in ("$defs", "definitions") if name in arguments]
-    shared = {name: arguments.pop(name) for name in names}
+    whole = ("$defs", "definitions", "x-guidance")  # of a schema as a whole, not of a part
+    shared = {name: arguments.pop(name) for name in whole if name in arguments}
     schema: dict[str, Any] = {
         **shared,
         "type": "object",
@@ -116,34 +126,7 @@ def _call_object(form: ToolFormat, tool: Tool) -> str:
         "required": ["name", form.key],
         "additionalProperties": False,
     }
-    return _json(schema, lenient=not tool.strict)
-
-
-def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
-    """A schema as a part of a rule; `lenient`: what the library does not know is left out."""
-    own = schema.get("x-guidance")
-    style = {**JSON_STYLE, "lenient": lenient, **(own if isinstance(own, Mapping) else {})}
-    whole: dict[str, Any] = {**schema, "x-guidance": style}
-    return f"%json {json.dumps(whole, ensure_ascii=False)}"
-
-
-def _content(outputs: StructuredOutputs | None) -> str:
-    """A form as a rule `content`."""
-    assert outputs is not None
-    if outputs.json_object or outputs.json is not None:
-        given = '{"type":"object"}' if outputs.json_object else outputs.json
-        schema = {} if given == "true" else json.loads(str(given))
-        if schema is False:
-            raise InputError("structured_outputs is refused: nothing matches the schema false")
-        return f"content: {_json(schema)}"
-    if outputs.choice is not None:
-        return "content: " + " | ".join(
-            json.dumps(one, ensure_ascii=False) for one in outputs.choice
-        )
-    if outputs.regex is not None:
-        bare = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", outputs.regex, flags=re.DOTALL)
-        return "content: /" + bare.replace("\n", r"\n") + "/"
-    raise InputError("structured_outputs has a grammar beside tools; expected one of them")
+    return json_rule(schema, style, lenient=not tool.strict)
 
 
 class _Words:

@@ -1,17 +1,28 @@
-"""JSON, read one character at a time: whether it can still become a value, and where it ends."""
+"""JSON, read one character at a time: whether it can still become a value, and where it ends; and
+what is whole of a value that was cut off."""
 
 from __future__ import annotations
 
-import re
-
-__all__ = ["JsonText"]
+__all__ = ["JsonText", "whole_of"]
 
 _SPACE = " \t\n\r"
-_SCALAR = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_BEGINS = re.compile(
-    r"t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|-?((0|[1-9][0-9]*)(\.[0-9]*([eE][+-]?[0-9]*)?|[eE][+-]?[0-9]*)?)?"
-)
+_DIGITS = "0123456789"
 _MOST_DEPTH = 128
+_STEPS = (  # through a scalar: a place, the characters that may follow there, the place behind them
+    *(("", "-", "-"), ("", "0", "0"), ("", "123456789", "1")),
+    *(("-", "0", "0"), ("-", "123456789", "1")),
+    *(("0", ".", "."), ("0", "eE", "e")),
+    *(("1", _DIGITS, "1"), ("1", ".", "."), ("1", "eE", "e")),
+    *((".", _DIGITS, ".0"), (".0", _DIGITS, ".0"), (".0", "eE", "e")),
+    *(("e", "+-", "e+"), ("e", _DIGITS, "e0"), ("e+", _DIGITS, "e0"), ("e0", _DIGITS, "e0")),
+    *(
+        (word[:at], letter, word[: at + 1])
+        for word in ("true", "false", "null")
+        for at, letter in enumerate(word)
+    ),
+)
+_BEHIND = {(place, letter): behind for place, letters, behind in _STEPS for letter in letters}
+_ENDS = frozenset(("true", "false", "null", "0", "1", ".0", "e0"))
 
 
 class JsonText:
@@ -20,13 +31,18 @@ class JsonText:
     def __init__(self) -> None:
         self._open: list[str] = []  # '{' and '[' that are not closed
         self._state = "value"
-        self._scalar = ""
+        self._place = ""  # of a scalar
         self._digits = 0  # hexadecimal ones that \u still needs
 
     @property
     def depth(self) -> int:
         """Objects and arrays that are open."""
         return len(self._open)
+
+    @property
+    def closing(self) -> str:
+        """The brackets that close what is open."""
+        return "".join("}" if one == "{" else "]" for one in reversed(self._open))
 
     @property
     def state(self) -> str:
@@ -47,10 +63,10 @@ class JsonText:
         if state.startswith("escape"):
             return self._escaped(letter, state)
         if state == "scalar":
-            if _BEGINS.fullmatch(self._scalar + letter):
-                self._scalar += letter
+            if behind := _BEHIND.get((self._place, letter)):
+                self._place = behind
                 return True
-            if not _SCALAR.fullmatch(self._scalar):
+            if self._place not in _ENDS:
                 return False
             state = "after"
         if letter in _SPACE:
@@ -106,8 +122,25 @@ class JsonText:
             self._state = "first key" if letter == "{" else "first item"
         elif letter == '"':
             self._state = "string"
-        elif _BEGINS.fullmatch(letter):
-            self._state, self._scalar = "scalar", letter
+        elif behind := _BEHIND.get(("", letter)):
+            self._state, self._place = "scalar", behind
         else:
             return False
         return True
+
+
+def whole_of(text: str) -> str:
+    """An object, or as much of it as is whole where its text was cut off: a string and a number
+    that might have gone on are left out, with their keys, and what is open is closed."""
+    reader, end = JsonText(), 0
+    for at, letter in enumerate(text):
+        if not reader.take(letter):
+            break
+        if reader.state in ("after", "first key", "first item"):
+            end = at + 1
+        elif letter == "," and reader.state in ("key", "value"):
+            end = at
+    reader = JsonText()
+    for letter in text[:end]:
+        reader.take(letter)
+    return f"{text[:end]}{reader.closing}" or "{}"

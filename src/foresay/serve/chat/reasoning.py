@@ -53,6 +53,7 @@ class ReasoningReader:
         self._markers = markers
         self._state = begin
         self._held = ""
+        self._spaces: list[str] = []  # before what is held: content, if no reasoning begins
         self._bare = begin == "open"  # no text of this part has come: spaces are left out
 
     @property
@@ -92,10 +93,12 @@ class ReasoningReader:
         """Whether the text begins with reasoning, once that is certain."""
         assert self._markers is not None
         opening, text = self._markers.opening, self._held.lstrip()
+        self._spaces.append(self._held[: len(self._held) - len(text)])
+        self._held = text
         if text.startswith(opening):
             self._state, self._bare, self._held = "open", True, text[len(opening) :]
         elif ended or not opening.startswith(text):
-            self._state = "none"
+            self._state, self._held = "none", "".join([*self._spaces, text])
 
     def _shown(self, text: str) -> str:
         """The text without the spaces behind a marker."""

@@ -19,38 +19,37 @@ class Structured(NamedTuple):
     outputs: StructuredOutputs
 
 
-def structure_of(body: Sampling) -> Structured | None:
-    """The form of the answers to a request; None: any text will do.
+def structure_of(body: Sampling, name: str = "response_format") -> Structured | None:
+    """The form of the answers to a request; None: any text will do. `name` is what its API calls
+    the field `response_format`.
 
     Raises: Refused.
     """
-    name = "response_format"
     given, also = body.response_format, body.structured_outputs
     try:
-        outputs = None if given is None else _of_format(given)
+        outputs = None if given is None else _of_format(given, name)
         if also is not None:
             if outputs is not None:
-                why = "response_format and structured_outputs are both given; expected one of them"
+                why = f"{name} and structured_outputs are both given; expected one of them"
                 raise Refused(400, why, param="structured_outputs")
             name = "structured_outputs"
             outputs = _of_structure(also)
     except InputError as error:
-        raise Refused(400, str(error).replace("structured_outputs", name), param=name) from error
+        raise Refused(400, str(error), param=name) from error
     return None if outputs is None else Structured(name, outputs)
 
 
-def _of_format(given: ResponseFormat) -> StructuredOutputs | None:
+def _of_format(given: ResponseFormat, name: str) -> StructuredOutputs | None:
     if given.type == "text":
         return None
     if given.type == "json_object":
         return StructuredOutputs(json_object=True)
     if given.type != "json_schema":
         raise InputError(
-            f"response_format has type {given.type[:40]!r}; expected 'text', 'json_object' or "
-            "'json_schema'"
+            f"{name} has type {given.type[:40]!r}; expected 'text', 'json_object' or 'json_schema'"
         )
     if given.json_schema is None or given.json_schema.schema is None:
-        raise InputError("response_format has no json_schema.schema; expected a schema: an object")
+        raise InputError(f"{name} has no json_schema.schema; expected a schema: an object")
     return StructuredOutputs(json=given.json_schema.schema)
 
 

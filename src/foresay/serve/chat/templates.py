@@ -56,9 +56,12 @@ class Templates:
         self._shows_tools = self.format.name != "json" and "tools" in template
         self._shows_calls = "tool_calls" in template
 
-    def render(self, messages: Sequence[ChatMessage], use: ToolUse | None) -> str:
+    def render(
+        self, messages: Sequence[ChatMessage], use: ToolUse | None, name: str = "messages"
+    ) -> str:
         """The prompt: messages and tools, up to where the model's answer begins. Messages that the
-        template refuses are given to it in the forms that some templates want.
+        template refuses are given to it in the forms that some templates want. `name` is what
+        refusals call the messages.
 
         Raises: Refused.
         """
@@ -78,7 +81,7 @@ class Templates:
             except InputError as error:
                 refusals.append(error)
         # The first one is of the messages as they are, and says more.
-        raise Refused(400, str(refusals[0]), param="messages") from refusals[0]
+        raise Refused(400, str(refusals[0]), param=name) from refusals[0]
 
     def form_of(
         self, prompt: str, use: ToolUse | None, content: Structured | None
@@ -98,15 +101,18 @@ class Templates:
         name = "tools" if content is None else content.name
         asked = None if content is None else content.outputs
         try:
-            numbered = self._grammars.numbered(tokens.values()) if use or content else set[int]()
+            given = tokens.values() if use or content else ()
+            numbered = self._grammars.numbered(given, name) if given else set[int]()
             control = {text: token for text, token in tokens.items() if token in numbered}
             outputs = outputs_of(asked, use, self.format, markers, begin, control)
         except InputError as error:
-            said = str(error).replace("structured_outputs", name)
-            raise Refused(400, said, param=name) from error
+            raise Refused(400, str(error), param=name) from error
+        except ValueError as error:
+            raise Refused(400, f"{name} is refused: {error}", param=name) from error
         form = ChatForm(
             None if use is None else self.format,
             frozenset() if use is None else frozenset(tool.name for tool in use.callable),
+            use is not None and use.must,
             markers,
             begin,
             self._tokenizer.control.intersection(tokens.values()),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.schema import Chat, ToolChoice, ToolDefinition
+from foresay.serve.schema import Chat, FunctionDefinition, ToolChoice, ToolDefinition
 
-__all__ = ["Tool", "ToolUse", "tools_of"]
+__all__ = ["Choice", "Tool", "ToolUse", "tool_of", "tools_of", "use_of", "wrong_choice"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _MODES = ("none", "auto", "required")
@@ -48,87 +48,118 @@ class ToolUse:
     many: bool
 
 
+class Choice(NamedTuple):
+    """mode   "none", "auto", or "required": one must be called
+    names  the only functions that may be called; none: all of them
+    once   whether only one call may be made
+    """
+
+    mode: str = "auto"
+    names: Sequence[str] = ()
+    once: bool = False
+
+
 def tools_of(body: Chat, limits: Limits) -> ToolUse | None:
     """The tools of a chat; None if it has none, or may call none.
 
     Raises: Refused.
     """
-    given = body.tools or []
-    limits.check_most("tools", len(given), limits.tools, "tools")
-    tools = [_tool(one, at) for at, one in enumerate(given)]
+    taken = set[str]()
+    tools = [_tool(one, f"tools[{at}]", taken) for at, one in enumerate(body.tools or ())]
+    many = body.parallel_tool_calls is not False
+    return use_of(tools, _choice(body.tool_choice), limits, many=many)
+
+
+def use_of(tools: Sequence[Tool], choice: Choice, limits: Limits, *, many: bool) -> ToolUse | None:
+    """The use of these tools; None if there are none, or none may be called.
+
+    Raises: Refused for a choice that does not fit them, and for too many.
+    """
+    limits.check_most("tools", len(tools), limits.tools, "tools")
     names = [tool.name for tool in tools]
-    for name in names:
-        if names.count(name) > 1:
-            raise Refused(400, f"tools has {name!r} twice; expected one of it", param="tools")
-    mode, called, must = _choice(body.tool_choice)
-    if (must or called) and not tools:
-        raise Refused(
-            400,
-            f"tool_choice is {called[0] if called else mode!r} and there are no tools; "
-            "expected tools with it",
-            param="tool_choice",
-        )
-    for name in called:
+    if (choice.mode == "required" or choice.names) and not tools:
+        shown = choice.names[0][:100] if choice.names else choice.mode
+        raise wrong_choice(f"tool_choice is {shown!r} and there are no tools; expected some")
+    for name in choice.names:
         if name not in names:
-            raise Refused(
-                400,
-                f"tool_choice names {name[:100]!r}; expected one of {', '.join(names)[:400]}",
-                param="tool_choice",
-            )
-    if not tools or mode == "none":
+            shown = ", ".join(names)[:400]
+            raise wrong_choice(f"tool_choice names {name[:100]!r}; expected one of {shown}")
+    if not tools or choice.mode == "none":
         return None
-    may = [tool for tool in tools if not called or tool.name in called]
-    many = body.parallel_tool_calls is not False and mode != "function"
-    return ToolUse(tools, may, must, many)
+    may = [tool for tool in tools if not choice.names or tool.name in choice.names]
+    return ToolUse(tools, may, choice.mode == "required", many and not choice.once)
 
 
-def _tool(given: ToolDefinition, at: int) -> Tool:
-    where = f"tools[{at}]"
-    function = given.function
-    if given.type != "function" or function is None:
-        shown = "without a function" if given.type == "function" else f"{given.type[:40]!r}"
-        raise Refused(400, f"{where} is {shown}; expected type 'function', and it", param="tools")
-    if not _NAME.fullmatch(function.name):
-        raise Refused(
-            400,
-            f"{where}.function.name is {function.name[:140]!r}; expected 1 to 128 letters, digits "
-            "and _ - . : /",
-            param="tools",
+def tool_of(
+    given: FunctionDefinition, at: str, taken: set[str], parameters: str = "parameters"
+) -> Tool:
+    """A function of a request.
+
+    at          where it stands there
+    taken       the names of those before it; it gets this one, too
+    parameters  what its schema is called there
+
+    Raises: Refused.
+    """
+    name = given.name
+    if not _NAME.fullmatch(name):
+        raise _wrong(
+            f"{at}.name is {name[:140]!r}; expected 1 to 128 letters, digits and _ - . : /"
         )
-    schema = dict(function.parameters or {})
+    if name in taken:
+        raise _wrong(f"{at}.name is {name!r} for the second time; expected a name of its own")
+    taken.add(name)
+    schema = dict(given.parameters or {})
     if schema.setdefault("type", "object") != "object":
-        raise Refused(
-            400,
-            f"{where}.function.parameters has type {str(schema['type'])[:40]!r}; expected 'object'",
-            param="tools",
-        )
+        kind = str(schema["type"])[:40]
+        raise _wrong(f"{at}.{parameters}.type is {kind!r}; expected 'object'")
     schema.setdefault("properties", {})
-    if not function.parameters:
+    if not given.parameters:
         schema["additionalProperties"] = False
-    return Tool(function.name, function.description, schema, bool(function.strict))
+    return Tool(name, given.description, schema, bool(given.strict))
 
 
-def _choice(choice: str | ToolChoice | None) -> tuple[str, list[str], bool]:
-    """The mode of a choice, the functions that it names, and whether one must be called."""
+def wrong_choice(message: str) -> Refused:
+    """The refusal of a tool_choice."""
+    return Refused(400, message, param="tool_choice")
+
+
+def _tool(given: ToolDefinition, at: str, taken: set[str]) -> Tool:
+    if given.type != "function":
+        raise _wrong(f"{at}.type is {given.type[:40]!r}; expected 'function'")
+    if given.function is None:
+        raise _wrong(f"{at} has no function; expected an object")
+    return tool_of(given.function, f"{at}.function", taken)
+
+
+def _choice(choice: str | ToolChoice | None) -> Choice:
     if choice is None or isinstance(choice, str):
         mode = choice or "auto"
         if mode not in _MODES:
-            raise _unknown(mode)
-        return mode, [], mode == "required"
-    if choice.type == "function" and choice.function is not None:
-        return "function", [choice.function.name], True
+            shown = ", ".join(map(repr, _MODES))
+            raise wrong_choice(f"tool_choice is {mode[:40]!r}; expected {shown} or an object")
+        return Choice(mode)
+    if choice.type == "function":
+        if choice.function is None:
+            raise wrong_choice("tool_choice has no function; expected an object with a name")
+        return Choice("required", [choice.function.name], once=True)
+    if choice.type != "allowed_tools":
+        raise wrong_choice(
+            f"tool_choice.type is {choice.type[:40]!r}; expected 'function' or 'allowed_tools'"
+        )
     allowed = choice.allowed_tools
-    if choice.type == "allowed_tools" and allowed is not None:
-        named = [one.function.name for one in allowed.tools if one.function is not None]
-        if allowed.mode in ("auto", "required") and named:
-            return allowed.mode, named, allowed.mode == "required"
-    raise _unknown(choice.type)
+    if allowed is None:
+        raise wrong_choice("tool_choice has no allowed_tools; expected an object with mode, tools")
+    if allowed.mode not in ("auto", "required"):
+        raise wrong_choice(
+            f"tool_choice.allowed_tools.mode is {allowed.mode[:40]!r}; expected 'auto' or "
+            "'required'"
+        )
+    named = [one.function.name for one in allowed.tools if one.function is not None]
+    if not named:
+        raise wrong_choice("tool_choice.allowed_tools.tools names no function; expected some")
+    return Choice(allowed.mode, named)
 
 
-def _unknown(choice: str) -> Refused:
-    return Refused(
-        400,
-        f"tool_choice is {choice[:40]!r}; expected none, auto, required, a function by its name, "
-        "or allowed_tools with some",
-        param="tool_choice",
-    )
+def _wrong(message: str) -> Refused:
+    return Refused(400, message, param="tools")

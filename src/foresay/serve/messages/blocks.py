@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from foresay.serve.chat.deltas import Arguments, Call, Content, Delta
+from foresay.serve.chat.json_text import whole_of
 from foresay.serve.messages.schema import (
     BlockDelta,
     BlockStart,
@@ -22,6 +21,8 @@ from foresay.serve.messages.schema import (
 )
 
 __all__ = ["Blocks"]
+
+_NOTHING = msgspec.Raw(b"{}")
 
 
 class Blocks:
@@ -40,7 +41,7 @@ class Blocks:
     def add(self, delta: Delta) -> list[MessageEvent]:
         """More of the answer."""
         if isinstance(delta, Call):
-            return [*self._close(), self._begin(ToolUseBlock(delta.id, delta.name, {}))]
+            return [*self._close(), self._begin(ToolUseBlock(delta.id, delta.name, _NOTHING))]
         if isinstance(delta, Arguments):
             return [self._more(delta.text, InputDelta(delta.text))]
         if isinstance(delta, Content):
@@ -78,15 +79,7 @@ class Blocks:
         elif isinstance(block, ThinkingBlock):
             block.thinking = text
         else:
-            block.input = _object(text)
+            block.input = msgspec.Raw(whole_of(text).encode())
         self.content.append(block)
         self._open, self._texts = None, []
         return [BlockStop(len(self.content) - 1)]
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The input of a call; empty if the answer ended in the middle of it."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return {}

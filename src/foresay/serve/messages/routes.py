@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
 
 from foresay.serve.answer import Shape
-from foresay.serve.limits import Refused
+from foresay.serve.limits import Limits
 from foresay.serve.messages.schema import CountBody, InputTokens, MessageBody
 from foresay.serve.messages.shape import MessageShape
-from foresay.serve.messages.translate import TERMS, chat_of
-from foresay.serve.schema import Chat
+from foresay.serve.messages.translate import NAMES, chat_of, tools_of
 from foresay.serve.validate import GenerationRequest, Validator
 
 __all__ = ["MessageRoutes"]
-
-T = TypeVar("T")
 
 
 class MessageRoutes:
@@ -31,10 +26,12 @@ class MessageRoutes:
         self,
         validator: Validator,
         shape: Callable[[GenerationRequest], Shape],
+        limits: Limits,
         name: str,
     ) -> None:
         self._validator = validator
         self._shape = shape
+        self._limits = limits
         self._name = name
 
     def read(self, body: MessageBody) -> MessageShape:
@@ -42,8 +39,10 @@ class MessageRoutes:
 
         Raises: Refused.
         """
-        validated = partial(self._validator.chat, fit=True)
-        chat = self._shape(_asked(validated, body, body.max_tokens))
+        use = tools_of(body, self._limits)
+        chat = self._shape(
+            self._validator.chat(chat_of(body, body.max_tokens), use, NAMES, fit=True)
+        )
         return MessageShape(chat, body, self._name)
 
     def count(self, body: CountBody) -> InputTokens:
@@ -52,11 +51,5 @@ class MessageRoutes:
 
         Raises: Refused.
         """
-        return InputTokens(_asked(self._validator.count, body, 1))
-
-
-def _asked(ask: Callable[[Chat], T], body: CountBody, most: int) -> T:
-    try:
-        return ask(chat_of(body, most))
-    except Refused as error:
-        raise error.in_terms(TERMS) from error
+        use = tools_of(body, self._limits)
+        return InputTokens(self._validator.count(chat_of(body, 1), use, NAMES))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -126,11 +126,12 @@ class ThinkingBlock(Answer, tag_field="type", tag="thinking"):
 
 
 class ToolUseBlock(Answer, tag_field="type", tag="tool_use"):
-    """A call of a function."""
+    """A call of a function. Its input is as the model wrote it; where it was cut off, what is
+    whole of it."""
 
     id: str
     name: str
-    input: dict[str, Any]
+    input: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 
 
 ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock

@@ -8,20 +8,21 @@ from typing import Any
 import msgspec
 
 from foresay.serve import schema as chats
-from foresay.serve.limits import Refused
+from foresay.serve.chat.tools import Choice, ToolUse, tool_of, use_of, wrong_choice
+from foresay.serve.limits import Limits, Refused
 from foresay.serve.messages.schema import (
     CountBody,
     InputBlock,
     InputMessage,
     MessageBody,
-    MessageTool,
     MessageToolChoice,
 )
+from foresay.serve.validate import ChatFields
 
-__all__ = ["TERMS", "chat_of"]
+__all__ = ["NAMES", "chat_of", "tools_of"]
 
-TERMS = {"response_format": "output_config.format", "].function.parameters": "].input_schema"}
-"""What refusals of a chat call the fields, and what they are called here."""
+NAMES = ChatFields(form="output_config.format", stop="stop_sequences")
+"""What the fields of a chat are called here."""
 
 _AS_SENT = ("stream", "temperature", "top_p", "top_k", "seed")
 _ROLES = ("user", "assistant", "system")
@@ -30,22 +31,18 @@ _DROPPED = ("redacted_thinking",)  # another model's, which nobody here can read
 
 
 def chat_of(body: CountBody, most: int) -> chats.Chat:
-    """The chat that a request asks for, with at most so many tokens of the answer.
+    """The chat that a request asks for, without its tools; its answer has at most so many tokens.
 
     Raises: Refused.
     """
     given = body.output_config.format if body.output_config is not None else None
     form = None if given is None else chats.JsonSchema(given.schema, strict=True)
-    choice = body.tool_choice
     more: dict[str, Any] = {}
     if isinstance(body, MessageBody):
         more = {name: getattr(body, name) for name in _AS_SENT} | {"stop": body.stop_sequences}
     return chats.Chat(
         messages=_conversation(body),
         max_tokens=most,
-        tools=_tools(body.tools or ()) or None,
-        tool_choice=None if choice is None else _choice(choice),
-        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
         response_format=None if form is None else chats.ResponseFormat("json_schema", form),
         **more,
     )
@@ -147,25 +144,32 @@ def _block_text(at: str, block: InputBlock) -> str:
     return block.text
 
 
-def _tools(given: Sequence[MessageTool]) -> list[chats.ToolDefinition]:
-    """The functions among the tools. Those of another type have no schema here: a model that is
-    not told of a tool does not call it."""
-    return [
-        chats.ToolDefinition(
-            "function",
+def tools_of(body: CountBody, limits: Limits) -> ToolUse | None:
+    """The functions among the tools, and which may or must be called. Tools of another type have
+    no schema here: a model that is not told of a tool does not call it.
+
+    Raises: Refused.
+    """
+    taken = set[str]()
+    tools = [
+        tool_of(
             chats.FunctionDefinition(tool.name, tool.description, tool.input_schema, tool.strict),
+            *(f"tools[{at}]", taken, "input_schema"),
         )
-        for tool in given
+        for at, tool in enumerate(body.tools or ())
         if tool.type in (None, "custom")
     ]
+    choice = body.tool_choice
+    many = choice is None or not choice.disable_parallel_tool_use
+    return use_of(tools, _choice(choice), limits, many=many)
 
 
-def _choice(choice: MessageToolChoice) -> str | chats.ToolChoice:
-    if choice.type != "tool":
-        return _CHOICES[choice.type]
+def _choice(choice: MessageToolChoice | None) -> Choice:
+    if choice is None or choice.type != "tool":
+        return Choice("auto" if choice is None else _CHOICES[choice.type])
     if not choice.name:
-        raise _refused("tool_choice", "tool_choice of type 'tool' has no name; expected a text")
-    return chats.ToolChoice("function", chats.NamedFunction(choice.name))
+        raise wrong_choice("tool_choice has no name; expected that of a tool")
+    return Choice("required", [choice.name], once=True)
 
 
 def _refused(param: str, message: str) -> Refused:

@@ -11,14 +11,15 @@ from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 
 from foresay.serve.answer import Shape, encoded
+from foresay.serve.chat.tools import ToolUse, use_of
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.responses.items import items_of
 from foresay.serve.responses.kept import Kept, KeptResponses
 from foresay.serve.responses.schema import Deleted, InputItems, Item, OutputItem, ResponseBody
 from foresay.serve.responses.shape import ResponseShape
-from foresay.serve.responses.translate import TERMS, chat_of, check, tools_of
+from foresay.serve.responses.translate import NAMES, chat_of, check, choice_of, tools_of
 from foresay.serve.schema import Chat
-from foresay.serve.validate import GenerationRequest
+from foresay.serve.validate import ChatFields, GenerationRequest
 
 __all__ = ["ResponseRoutes"]
 
@@ -34,20 +35,21 @@ class _Output(msgspec.Struct):
 class ResponseRoutes:
     """What the routes need, and the responses that are kept.
 
-    validated  the generation request of a chat
+    validated  the generation request of a chat, with its tools
     shape      the shape of its answer
     name       the model's name for clients
     """
 
     def __init__(
         self,
-        validated: Callable[[Chat], GenerationRequest],
+        validated: Callable[[Chat, ToolUse | None, ChatFields], GenerationRequest],
         shape: Callable[[GenerationRequest], Shape],
         limits: Limits,
         name: str,
     ) -> None:
         self._validated = validated
         self._shape = shape
+        self._limits = limits
         self._name = name
         self.kept = KeptResponses(limits.responses, limits.response_bytes)
 
@@ -76,10 +78,9 @@ class ResponseRoutes:
         if not items and not before:
             raise Refused(400, "input is empty; expected a text or items", param="input")
         tools = tools_of(body.tools or ())
-        try:
-            generation = self._validated(chat_of(body, [*before, *items], tools))
-        except Refused as error:
-            raise error.in_terms(TERMS) from error
+        choice, many = choice_of(body.tool_choice), body.parallel_tool_calls is not False
+        use = use_of(tools.chat, choice, self._limits, many=many)
+        generation = self._validated(chat_of(body, [*before, *items], tools), use, NAMES)
         chat = self._shape(generation)
         keep = None if body.store is False else partial(self.kept.put, tenant)
         return ResponseShape(chat, body, items, tools, self._name, keep)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from foresay.serve import schema as chats
+from foresay.serve.chat.tools import Choice, tool_of, wrong_choice
+from foresay.serve.chat.tools import Tool as ChatTool
 from foresay.serve.limits import Refused
 from foresay.serve.responses.items import messages_of
 from foresay.serve.responses.schema import (
@@ -18,8 +20,9 @@ from foresay.serve.responses.schema import (
     Tool,
     ToolChoice,
 )
+from foresay.serve.validate import ChatFields
 
-__all__ = ["TERMS", "Tools", "chat_of", "check", "tools_of"]
+__all__ = ["NAMES", "Tools", "chat_of", "check", "choice_of", "tools_of"]
 
 _LOGPROBS = "message.output_text.logprobs"
 _NEVER = (  # there is nothing of the kind that could be included
@@ -28,13 +31,8 @@ _NEVER = (  # there is nothing of the kind that could be included
     *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
 )
 _PAIRS, _KEY, _VALUE = 16, 64, 512  # of metadata: pairs, characters
-TERMS = {
-    "messages": "input",
-    "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "].function.": "].",
-}
-"""What refusals of a chat call the fields, and what they are called here."""
+NAMES = ChatFields("input", "max_output_tokens", "text.format")
+"""What the fields of a chat are called here."""
 
 _log = logging.getLogger("foresay.serve")
 _left_out: set[str] = set()
@@ -47,11 +45,13 @@ class Tools:
     told   as the response shows them
     chat   as a chat takes them
     names  the chat's name of each function that has a namespace
+    taken  all names that the chat has for functions
     """
 
     told: list[FunctionTool | NamespaceTool] = field(default_factory=list)
-    chat: list[chats.ToolDefinition] = field(default_factory=list)
+    chat: list[ChatTool] = field(default_factory=list)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
 
 
 def check(body: ResponseBody) -> None:
@@ -92,8 +92,11 @@ def tools_of(given: Sequence[Tool]) -> Tools:
             found.told.append(_function(f"tools[{at}]", tool, found, ""))
         elif tool.type == "namespace":
             namespace = _name(f"tools[{at}]", tool)
-            inner = [one for one in tool.tools or () if _is_function(one)]
-            listed = [_function(f"tools[{at}].tools", one, found, namespace) for one in inner]
+            listed = [
+                _function(f"tools[{at}].tools[{number}]", one, found, namespace)
+                for number, one in enumerate(tool.tools or ())
+                if _is_function(one)
+            ]
             found.told.append(NamespaceTool(namespace, tool.description, listed))
         else:
             _leave_out(tool.type)
@@ -112,7 +115,7 @@ def _function(at: str, tool: Tool, found: Tools, namespace: str) -> FunctionTool
         found.names[namespace, name] = f"{namespace.rstrip('_')}__{name}"
     told = found.names.get((namespace, name), name)
     function = chats.FunctionDefinition(told, tool.description, tool.parameters, tool.strict)
-    found.chat.append(chats.ToolDefinition("function", function))
+    found.chat.append(tool_of(function, at, found.taken))
     return FunctionTool(name, tool.description, tool.parameters, tool.strict)
 
 
@@ -129,7 +132,7 @@ def _leave_out(kind: str) -> None:
 
 
 def chat_of(body: ResponseBody, items: Sequence[Item], tools: Tools) -> chats.Chat:
-    """The chat that a request asks for; `items` are the whole conversation.
+    """The chat that a request asks for, without its tools; `items` are the whole conversation.
 
     Raises: Refused.
     """
@@ -150,29 +153,30 @@ def chat_of(body: ResponseBody, items: Sequence[Item], tools: Tools) -> chats.Ch
         logprobs=logprobs,
         top_logprobs=top if logprobs else None,
         stream=body.stream,
-        tools=tools.chat or None,
-        tool_choice=_choice(body.tool_choice),
-        parallel_tool_calls=body.parallel_tool_calls,
         response_format=None if given is None else _format(given),
     )
 
 
-def _choice(choice: str | ToolChoice | None) -> str | chats.ToolChoice | None:
-    """The chat's tool_choice."""
+def choice_of(choice: str | ToolChoice | None) -> Choice:
+    """Which tools may or must be called.
+
+    Raises: Refused.
+    """
     if choice is None or isinstance(choice, str):
-        return choice
+        return Choice(choice or "auto")
     if choice.type == "function":
-        return chats.ToolChoice("function", chats.NamedFunction(choice.name or ""))
-    if choice.type == "allowed_tools":
-        names = [chats.NamedFunction(tool.name or "") for tool in choice.tools or ()]
-        named = [chats.NamedTool("function", name) for name in names]
-        allowed = chats.AllowedTools(choice.mode or "auto", named)
-        return chats.ToolChoice("allowed_tools", allowed_tools=allowed)
-    raise _refused(
-        "tool_choice",
-        f"tool_choice is of type {choice.type[:40]!r}; expected function or allowed_tools: this "
-        "server has no other tools",
-    )
+        if not choice.name:
+            raise wrong_choice("tool_choice has no name; expected that of a function")
+        return Choice("required", [choice.name], once=True)
+    if choice.type != "allowed_tools":
+        raise wrong_choice(
+            f"tool_choice.type is {choice.type[:40]!r}; expected 'function' or 'allowed_tools': "
+            "this server has no other tools"
+        )
+    names = [tool.name for tool in choice.tools or () if tool.name]
+    if not names:
+        raise wrong_choice("tool_choice.tools names no function; expected some")
+    return Choice(choice.mode or "auto", names)
 
 
 def _format(given: TextFormat) -> chats.ResponseFormat:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from foresay import Draft
+from foresay import Draft, StructuredOutputs
 from foresay.structured.matcher import Grammar, GrammarMatcher
 from foresay.structured.tree import CompletedDraft, completed, tree_masks
+from structured.test_grammars import allowed, real
 from structured.words import END, FORMS, grammars
 
 STOPS = (END,)
@@ -37,6 +38,21 @@ def test_a_tree_is_one_text_after_another() -> None:
             token = likely(random, matcher)
             if token not in STOPS and matcher.advance(token):
                 text.append(token)
+
+
+def test_forced_text_is_written_as_it_is_without_drafts() -> None:
+    """Token by token. Behind a part of a character the tokenizer writes the rest in another way
+    than it writes the whole."""
+    _, grammars = real()
+    for text in ("\U0001f642's", "\U0001f600's\\): x"):
+        matcher = grammars.compile(StructuredOutputs(regex=f"{text}[a-z]*")).matcher(STOPS)
+        whole = matcher.forced()
+        given = completed(matcher, Draft.chain(whole), 20)
+        assert matcher.forced() == whole
+        assert not all(given.forced) or given.tokens != whole
+        for token, forced in zip(given.tokens, given.forced, strict=True):
+            assert token in allowed(matcher) and forced == (len(allowed(matcher)) == 1)
+            assert matcher.advance(token)
 
 
 def path_to(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:

@@ -50,16 +50,16 @@ def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> CompletedDraf
 
     def reach(place: int, own: int | None, depth: int) -> None:
         """The matcher is at a place, where the draft has the node `own`, or none; -1: the text."""
-        while forced := matcher.forced()[: most - depth]:
-            if max(forced) >= vocabulary or not matcher.follow(forced):
+        # One by one: behind a part of the text, the rest of it may be written with other tokens.
+        while depth < most and (forced := matcher.forced()):
+            token = forced[0]
+            if token >= vocabulary or not matcher.advance(token):
                 return
-            for token in forced:
-                below = [] if own is None else children[own + 1]
-                own = next((child for child in below if tokens[child] == token), None)
-                place = add(token, place, -1 if own is None else own, True)
-                if token in matcher.stops:
-                    return
-            depth += len(forced)
+            below = [] if own is None else children[own + 1]
+            own = next((child for child in below if tokens[child] == token), None)
+            place, depth = add(token, place, -1 if own is None else own, True), depth + 1
+            if token in matcher.stops:
+                return
         if own is not None and depth < most and not matcher.complete:
             waiting.extend((child, place, depth) for child in reversed(children[own + 1]))
 

@@ -55,6 +55,15 @@ def test_forced_text_is_written_as_it_is_without_drafts() -> None:
             assert matcher.advance(token)
 
 
+def test_a_long_forced_text_takes_no_long_time() -> None:
+    """For each node of it, all that is still forced is written by the tokenizer."""
+    lengths = []
+    for size in (20, 500, 5000):
+        grammar = grammars().compile(StructuredOutputs(choice=["abab" * size]))
+        lengths.append(len(completed(grammar.matcher(STOPS), Draft.empty(), 64).tokens))
+    assert lengths[0] >= 19 and lengths[0] < 64 > lengths[1] > lengths[2] > 0
+
+
 def path_to(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:
     """The tokens down to a node."""
     found = list[int]()

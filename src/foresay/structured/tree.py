@@ -70,21 +70,23 @@ def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> CompletedDraf
         if own is not None and depth < most and not matcher.complete:
             waiting.extend((child, place, depth) for child in reversed(children[own + 1]))
 
-    with suppress(InputError):
-        reach(-1, -1, 0)
-    while waiting:
-        child, place, depth = waiting.pop()
-        matcher.rollback(len(matcher) - begin - depth)
-        token = tokens[child]
-        if token >= vocabulary:
-            continue
+    try:
         with suppress(InputError):
-            if token in matcher.stops:
-                if matcher.accepts or matcher.advance(token):
-                    add(token, place, child, False)
-            elif matcher.advance(token):
-                reach(add(token, place, child, False), child, depth + 1)
-    matcher.rollback(len(matcher) - begin)
+            reach(-1, -1, 0)
+        while waiting:
+            child, place, depth = waiting.pop()
+            matcher.rollback(len(matcher) - begin - depth)
+            token = tokens[child]
+            if token >= vocabulary:
+                continue
+            with suppress(InputError):
+                if token in matcher.stops:
+                    if matcher.accepts or matcher.advance(token):
+                        add(token, place, child, False)
+                elif matcher.advance(token):
+                    reach(add(token, place, child, False), child, depth + 1)
+    finally:  # also where the grammar cannot be followed to a place where it was
+        matcher.rollback(len(matcher) - begin)
     return found
 
 
@@ -111,8 +113,9 @@ def tree_masks(matcher: GrammarMatcher, draft: Draft, forced: Sequence[bool]) ->
         above.reverse()
         pairs = enumerate(zip(path, above, strict=False))
         shared = next((at for at, (a, b) in pairs if a != b), min(len(path), len(above)))
-        matcher.rollback(len(path) - shared)
+        beyond = len(path) - shared
         del path[shared:]
+        matcher.rollback(beyond)
         if not matcher.follow([tokens[node] for node in above[shared:]]):
             return False
         path[shared:] = above[shared:]

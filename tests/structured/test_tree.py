@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from foresay import Draft, StructuredOutputs
+from foresay.structured.grammars import Grammars
 from foresay.structured.matcher import Grammar, GrammarMatcher
 from foresay.structured.tree import CompletedDraft, completed, tree_masks
 from structured.test_grammars import allowed, real
-from structured.words import END, FORMS, grammars
+from structured.words import END, FORMS, WORDS, grammars
 
 STOPS = (END,)
 
@@ -62,6 +63,15 @@ def test_a_long_forced_text_takes_no_long_time() -> None:
         grammar = grammars().compile(StructuredOutputs(choice=["abab" * size]))
         lengths.append(len(completed(grammar.matcher(STOPS), Draft.empty(), 64).tokens))
     assert lengths[0] >= 19 and lengths[0] < 64 > lengths[1] > lengths[2] > 0
+
+
+def test_no_token_that_the_model_has_not_is_drafted() -> None:
+    """Forced or not: the tokenizer has more tokens than the model."""
+    (ab,) = WORDS.encode("abab")
+    matcher = Grammars(WORDS, ab).compile(StructuredOutputs(choice=["abab"])).matcher(STOPS)
+    assert matcher.forced() == [ab]
+    for draft in (Draft.empty(), Draft.chain([ab])):
+        assert completed(matcher, draft, 8).tokens == []
 
 
 def path_to(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:

@@ -299,6 +299,33 @@ def test_too_much_work_where_only_a_draft_goes_harms_nothing(
     assert [said for _, said in found[0]] != ["None"] * 8
 
 
+def test_a_form_that_cannot_be_followed_to_where_it_was_fails_alone(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a draft of one request: not the step of all."""
+    params = replace(GREEDY, structured_outputs=StructuredOutputs(regex="(ab|x){30}y"))
+    asked = [([5, 6], params), ([7], GREEDY)]
+    right = wanted(target, asked)
+    (ab,), (x,) = WORDS.encode("ab"), WORDS.encode("x")
+    wrong = x if right[0][6] == ab else ab
+    texts = {(5, 6): [*right[0][:6], wrong, *right[0][7:]], (7,): right[1]}
+    engine = engine_of(target, Scripted(texts, 0.0), Fixed(k=3))
+    requests = [engine.add(p, params, seed=s, stops=STOPS) for s, (p, params) in enumerate(asked)]
+    engine.step()
+    matcher = requests[0].matcher
+    assert matcher is not None
+    matcher.grammar = copy(matcher.grammar)
+    begun: Any = matcher._inner
+    matcher._inner = _Tires(begun, [wrong], mask=False)  # type: ignore[assignment]
+    lost = _Tires(begun.deep_copy(), [], mask=False)
+    lost._over = True
+    monkeypatch.setattr(matcher.grammar, "renew", lambda: lost)
+    engine.run()
+    engine.check_integrity()
+    assert "cannot be followed further" in str(requests[0].error)
+    assert requests[0].token_ids == right[0][:4] and requests[1].token_ids == right[1]
+
+
 def test_an_engine_without_grammars_refuses(target: Target) -> None:
     form = SamplingParams(structured_outputs=StructuredOutputs(regex="x"))
     with pytest.raises(InputError, match="an engine without grammars"):

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from foresay import Draft
+from foresay import Draft, StructuredOutputs
+from foresay.structured.grammars import Grammars
 from foresay.structured.matcher import Grammar, GrammarMatcher
 from foresay.structured.tree import CompletedDraft, completed, tree_masks
-from structured.words import END, FORMS, grammars
+from structured.test_grammars import allowed, real
+from structured.words import END, FORMS, WORDS, grammars
 
 STOPS = (END,)
 
@@ -37,6 +39,39 @@ def test_a_tree_is_one_text_after_another() -> None:
             token = likely(random, matcher)
             if token not in STOPS and matcher.advance(token):
                 text.append(token)
+
+
+def test_forced_text_is_written_as_it_is_without_drafts() -> None:
+    """Token by token. Behind a part of a character the tokenizer writes the rest in another way
+    than it writes the whole."""
+    _, grammars = real()
+    for text in ("\U0001f642's", "\U0001f600's\\): x"):
+        matcher = grammars.compile(StructuredOutputs(regex=f"{text}[a-z]*")).matcher(STOPS)
+        whole = matcher.forced()
+        given = completed(matcher, Draft.chain(whole), 20)
+        assert matcher.forced() == whole
+        assert not all(given.forced) or given.tokens != whole
+        for token, forced in zip(given.tokens, given.forced, strict=True):
+            assert token in allowed(matcher) and forced == (len(allowed(matcher)) == 1)
+            assert matcher.advance(token)
+
+
+def test_a_long_forced_text_takes_no_long_time() -> None:
+    """For each node of it, all that is still forced is written by the tokenizer."""
+    lengths = []
+    for size in (20, 500, 5000):
+        grammar = grammars().compile(StructuredOutputs(choice=["abab" * size]))
+        lengths.append(len(completed(grammar.matcher(STOPS), Draft.empty(), 64).tokens))
+    assert lengths[0] >= 19 and lengths[0] < 64 > lengths[1] > lengths[2] > 0
+
+
+def test_no_token_that_the_model_has_not_is_drafted() -> None:
+    """Forced or not: the tokenizer has more tokens than the model."""
+    (ab,) = WORDS.encode("abab")
+    matcher = Grammars(WORDS, ab).compile(StructuredOutputs(choice=["abab"])).matcher(STOPS)
+    assert matcher.forced() == [ab]
+    for draft in (Draft.empty(), Draft.chain([ab])):
+        assert completed(matcher, draft, 8).tokens == []
 
 
 def path_to(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:

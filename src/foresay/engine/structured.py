@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -36,7 +37,9 @@ def with_forms(requests: Sequence[Request], proposal: Proposal, budgets: Sequenc
     for at, request in enumerate(requests):
         draft = given[at]
         if formed[at] and request.matcher is not None:
-            part = completed(request.matcher, draft, budgets[at])
+            part = CompletedDraft([], [], [], [])
+            with suppress(InputError):  # the masks say whether the answer fails
+                part = completed(request.matcher, draft, budgets[at])
             part, chances = _within(budgets[at], part, _chances(part, draft), scored)
         else:
             part, chances = _as_it_is(draft), [] if draft.scores is None else draft.scores.tolist()

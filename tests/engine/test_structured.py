@@ -123,10 +123,10 @@ def test_with_the_adaptive_policy_and_replaced_weights(target: Target) -> None:
 
 
 def test_a_finished_answer_has_its_form(target: Target) -> None:
-    asked = [(prompt, replace(GREEDY, max_tokens=120, temperature=1.0)) for prompt in prompts(7)]
+    params = replace(GREEDY, max_tokens=120, temperature=1.0)
     asked = [
         (prompt, replace(params, structured_outputs=form))
-        for (prompt, params), form in zip(asked, FORMS, strict=True)
+        for prompt, form in zip(prompts(len(FORMS)), FORMS, strict=True)
     ]
     for request in answered(engine_of(target), asked):
         form = request.params.structured_outputs

@@ -86,6 +86,13 @@ STRUCTURED = (
         "tests/structured/test_tree.py::test_a_tree_is_one_text_after_another",
     ),
     Mutant(
+        "several tokens of a draft have the work of one step",
+        "src/foresay/structured/matcher.py",
+        "                taken = self._consume_with_masks(tokens)\n",
+        "                taken = self._inner.try_consume_tokens(tokens)\n",
+        "tests/structured/test_hostile.py::test_what_is_written_token_by_token_is_followed_at_once",
+    ),
+    Mutant(
         "a lexer that is used up is not begun anew",
         "src/foresay/structured/matcher.py",
         "        self._start = self._begin()\n",

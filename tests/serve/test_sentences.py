@@ -3,6 +3,7 @@ with its path, the value, and what would be valid."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -172,6 +173,16 @@ CASES: list[tuple[tuple[str, dict[str, Any]], str, Any, str]] = [
         "output_config.format is refused: Pointer '/x' does not exist",
     ),
     (MESSAGES, "messages", None, "messages is null; expected a list"),
+    *(
+        (
+            route,
+            field,
+            value,
+            f"{field} is {json.dumps(value)}; it is a field of /v1/chat/completions",
+        )
+        for route in (RESPONSES, MESSAGES)
+        for field, value in (("structured_outputs", {"regex": "a"}), ("min_tokens", 3))
+    ),
 ]
 TOOLS = {
     CHAT[0]: [function("f"), function("b")],

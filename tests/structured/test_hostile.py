@@ -134,6 +134,24 @@ def test_a_grammar_does_not_wear_out() -> None:
     assert {followed(grammar, seed, 150) for seed in range(4)} <= {"went on", "ended"}
 
 
+@pytest.mark.parametrize("regex", ["(a{1,50}){1,50}", "([ab]{1,300}){1,300}"])
+def test_what_is_written_token_by_token_is_followed_at_once(regex: str) -> None:
+    """The library counts its work from mask to mask. So where several tokens of a draft together
+    take too much, they are followed as the plain loop does, with a mask before each."""
+    grammar = compiled({"regex": regex})
+    assert isinstance(grammar, Grammar)
+    plain, row, told = grammar.matcher(), np.zeros(grammar.words, np.int32), list[int]()
+    tokens = [grammar.pieces(text)[0] for text in (b"a", b"aa")]
+    with pytest.raises(InputError, match="cannot be followed further"):
+        for at in range(400):
+            plain.fill_mask(row)
+            assert plain.advance(tokens[at % 2])
+            told.append(tokens[at % 2])
+    grammar.renew()  # as when nobody has written such an answer before
+    drafted = grammar.matcher()
+    assert len(told) > 20 and drafted.follow(told) and drafted.renewed
+
+
 def test_the_process_that_tries_grammars_comes_back() -> None:
     made = grammars()
     assert made._trial is not None

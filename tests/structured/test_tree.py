@@ -110,7 +110,7 @@ def check_completed(grammar: Grammar, text: list[int], draft: Draft, whole: Comp
     for path, own, forced in zip(paths, whole.own, whole.forced, strict=True):
         before = mask_behind(grammar, [*text, *path[:-1]])
         assert has(before, path[-1]) and not set(path[:-1]) & set(STOPS)
-        assert forced == (only_token(before) == path[-1] and path[-1] not in STOPS) or not forced
+        assert not forced or only_token(before) == path[-1]
         assert own < 0 or path_to(tokens, parents, own) == path
         assert own >= 0 or forced
     for node in range(len(draft)):

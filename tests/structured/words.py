@@ -82,5 +82,6 @@ FORMS = [
     StructuredOutputs(grammar='start: "(" start ")" | "x" | start "," start'),
     StructuredOutputs(json={"type": "array", "items": {"enum": [1, 12, "ab"]}, "maxItems": 3}),
     StructuredOutputs(regex="[^x]*x", after="a"),
+    StructuredOutputs(regex="x+", after="ab"),
     StructuredOutputs(json=_OBJECT, after="}"),
 ]

@@ -38,8 +38,9 @@ def with_forms(requests: Sequence[Request], proposal: Proposal, budgets: Sequenc
         draft = given[at]
         if formed[at] and request.matcher is not None:
             part = CompletedDraft([], [], [], [])
-            with suppress(InputError):  # the masks say whether the answer fails
-                part = completed(request.matcher, draft, budgets[at])
+            if not request.matcher.renewed:
+                with suppress(InputError):  # the masks say whether the answer fails
+                    part = completed(request.matcher, draft, budgets[at])
             part, chances = _within(budgets[at], part, _chances(part, draft), scored)
         else:
             part, chances = _as_it_is(draft), [] if draft.scores is None else draft.scores.tolist()
@@ -78,6 +79,8 @@ def asks_of(step: Step) -> tuple[VerificationBatch, dict[int, ForesayError]]:
             only = [False] * len(draft) if forced is None else forced[begin:end]
             try:
                 masks = tree_masks(request.matcher, draft, only)
+                if not masks[0].any():
+                    raise InputError("the form of the answer allows no token of the model here")
             except InputError as error:
                 masks = np.zeros((len(draft) + 1, request.matcher.grammar.words), np.int32)
                 failures[at] = error

@@ -52,6 +52,15 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 probabilities of prompts are supported, but not under vLLM's name: see `_INSTEAD`.)
 """
 
+_SAMPLING: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("structured_outputs", "logit_bias", "stop_token_ids"), _NOTHING),
+    **dict.fromkeys(("ignore_eos", "logprobs", "processor_order"), _NOTHING),
+    "response_format": (*_NOTHING, {"type": "text"}),
+    "min_tokens": (None, 0),
+    "n": (None, 1),
+    "speculative": (None, True),
+}
+
 ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     Completion: {
         "messages": _NOTHING,
@@ -69,14 +78,14 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     ResponseBody: {
         **dict.fromkeys(("messages", "prompt", "conversation", "stop"), _NOTHING),
         **dict.fromkeys(("max_tokens", "max_completion_tokens"), (None,)),
-        "response_format": (*_NOTHING, {"type": "text"}),
-        "n": (None, 1),
+        **_SAMPLING,
     },
     MessageBody: {
         **dict.fromkeys(("prompt", "stop", "container", "mcp_servers", "thread"), _NOTHING),
+        **dict.fromkeys(("min_p", "presence_penalty", "frequency_penalty"), (None, 0)),
         "max_completion_tokens": (None,),
-        "response_format": (*_NOTHING, {"type": "text"}),
-        "n": (None, 1),
+        "repetition_penalty": (None, 1),
+        **_SAMPLING,
     },
 }
 """Likewise, fields that only another route has."""
@@ -88,7 +97,15 @@ _INSTEAD = {
     ),
     **dict.fromkeys(("functions", "function_call"), "use tools and tool_choice"),
     **dict.fromkeys(
-        ("max_completion_tokens", "response_format", "n", "stop"),
+        ("max_completion_tokens", "response_format", "n", "stop", "structured_outputs"),
+        "it is a field of /v1/chat/completions",
+    ),
+    **dict.fromkeys(
+        ("logit_bias", "stop_token_ids", "ignore_eos", "logprobs", "processor_order", "min_tokens"),
+        "it is a field of /v1/chat/completions",
+    ),
+    **dict.fromkeys(
+        ("speculative", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
         "it is a field of /v1/chat/completions",
     ),
     "max_tokens": "use max_output_tokens",

@@ -2,8 +2,11 @@
 
 grammars  Grammars compiles a `StructuredOutputs` for a tokenizer, bounded and remembered
 matcher   Grammar; GrammarMatcher: it at one place of one answer, masks, roll-back, forced tokens
-tree      which nodes of a draft tree are legal, and the masks behind them
+tree      a draft tree under a grammar: without what it forbids, with what it forces; masks
 lead      what is written before the form begins: `StructuredOutputs.after`
+rules     forms in Lark's notation
+library   llguidance with our limits
+trial     compiles a grammar in a process of its own first (trial_process), which may be killed
 
 It is the only room that imports llguidance, which is imported when the first grammar is compiled.
 """

@@ -66,7 +66,7 @@ class Grammars:
     def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int) -> None:
         check_positive(vocabulary, "vocabulary")
         self._given, self._vocabulary = tokenizer, vocabulary
-        self._lock = Lock()
+        self._lock, self._reading = Lock(), Lock()  # reading the tokenizer takes seconds
         self._read: LLTokenizer | None = None
         self._trial: Trial | None = None  # from then on
         self._known: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
@@ -85,8 +85,7 @@ class Grammars:
             known = self._followed.get(outputs)
             if known is not None:
                 return self._remembered(outputs, known)
-            tokenizer = self._read = self._read or self._tokenizer(name)
-        made = self._compiled(outputs, tokenizer, name)
+        made = self._compiled(outputs, self._tokenizer(name), name)
         with self._lock:
             return self._remembered(outputs, self._followed.setdefault(outputs, made))
 
@@ -104,8 +103,7 @@ class Grammars:
 
         Raises: InputError as `compile` does.
         """
-        with self._lock:
-            tokenizer = self._read = self._read or self._tokenizer(name)
+        tokenizer = self._tokenizer(name)
         return {one for one in tokens if tokenizer.is_special_token(one)}
 
     def _compiled(self, outputs: StructuredOutputs, tokenizer: LLTokenizer, name: str) -> Grammar:
@@ -135,6 +133,11 @@ class Grammars:
             return _kept(self._leads, after, lead, _REMEMBERED_LEADS)
 
     def _tokenizer(self, name: str) -> LLTokenizer:
+        with self._reading:
+            self._read = self._read or self._read_tokenizer(name)
+            return self._read
+
+    def _read_tokenizer(self, name: str) -> LLTokenizer:
         if find_spec("llguidance") is None:
             raise InputError(
                 f"{name} needs the package 'llguidance', which is not installed; "
@@ -145,8 +148,9 @@ class Grammars:
             if not ends:
                 raise ModelError("it names no token that ends an answer")
             text = self._given.serialized()
+            read = read_tokenizer(text, ends)
             self._trial = Trial(text, ends)
-            return read_tokenizer(text, ends)
+            return read
         except (ModelError, ValueError) as error:
             raise InputError(
                 f"{name} cannot be used with this model's tokenizer: {short(error)}"

@@ -35,7 +35,8 @@ class Lead:
             for missing, end in ends:
                 if len(given) > missing and given.startswith(end):
                     self._beyond[missing].append(token)
-            if text in given and not given.endswith(text):
+            at = given.find(text)
+            if at >= 0 and at + len(text) < len(given):
                 self._beyond[len(text)].append(token)
 
     def after(self, tail: bytes, token: bytes) -> tuple[bytes, bytes | None]:

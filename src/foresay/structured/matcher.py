@@ -96,6 +96,9 @@ class GrammarMatcher:
         self.grammar = grammar
         self.stops = frozenset(stops)
         self._inner = inner
+        self.renewed = False
+        """Whether the library's matcher had to be begun anew: then drafts are left out, which take
+        work that the plain loop does not take."""
         # What it remembers of the text before the form; None once that has begun.
         self._tail: bytes | None = None if grammar.lead is None else b""
         # Of each token: the tail before it, and the tokens that the library was given for it.
@@ -192,7 +195,8 @@ class GrammarMatcher:
         if self._inner.is_error():
             self._renew()
             mask = self._inner.compute_bitmask()
-            self._check()
+            if self._inner.is_error():
+                raise self._error()
         given = np.frombuffer(mask, np.int32)
         known = min(len(given), len(row))  # a model may have more columns than tokens, or fewer
         row[known:] = 0
@@ -216,35 +220,49 @@ class GrammarMatcher:
         """Tell the library all of these tokens or none."""
         if not tokens:
             return True
-        for renewed in (False, True):
-            taken = self._inner.try_consume_tokens(tokens)
-            if taken == len(tokens):
-                return True
+        taken = self._inner.try_consume_tokens(tokens)
+        if taken < len(tokens):
             self._inner.rollback(taken)
             self._inner.compute_bitmask()  # here the library says whether it is a limit that ends
-            if not self._inner.is_error():
-                return False
-            if not renewed:
+            if self._inner.is_error():
                 self._renew()
-        try:
-            self._check()
-        finally:
-            self._renew()  # the place before these tokens is as good as it was
-        return False
+                taken = self._consume_with_masks(tokens)
+                if self._inner.is_error():
+                    error = self._error()
+                    self._renew()  # the place before these tokens is as good as it was
+                    raise error
+                if taken < len(tokens):
+                    self._inner.rollback(taken)
+        return taken == len(tokens)
 
     def _renew(self) -> None:
         """Follow the answer anew with a lexer of its own: the one that all answers with this
-        grammar share has used up its limits. Raises: as `_check`."""
-        self._inner = self.grammar.renew()
-        told = [token for _, tokens in self._told for token in tokens]
-        if self._inner.try_consume_tokens(told) < len(told):
-            self._inner.compute_bitmask()
-            self._check()
+        grammar share has used up its limits.
 
-    def _check(self) -> None:
-        if self._inner.is_error():
-            said = self._inner.get_error().strip().splitlines()[0]
-            raise InputError(f"the grammar of the answer cannot be followed further: {said}")
+        Raises: InputError where that takes too much work as well.
+        """
+        self.renewed = True
+        told = [token for _, tokens in self._told for token in tokens]
+        self._inner = self.grammar.renew()
+        if self._consume_with_masks(told) < len(told):
+            raise self._error()
+
+    def _consume_with_masks(self, tokens: list[int]) -> int:
+        """Tell the library tokens as the plain loop does, with a mask before each: the work of a
+        step is counted from mask to mask. Returns how many it took; where it ends in an error, that
+        is seen by `is_error`."""
+        for count, token in enumerate(tokens):
+            self._inner.compute_bitmask()
+            if self._inner.is_error():
+                return count
+            if not self._inner.try_consume_tokens([token]):
+                self._inner.compute_bitmask()
+                return count
+        return len(tokens)
+
+    def _error(self) -> InputError:
+        said = (self._inner.get_error() or "it does not take its own text").strip().split("\n")[0]
+        return InputError(f"the grammar of the answer cannot be followed further: {said}")
 
 
 def bytes_of(tokenizer: LLTokenizer, token: int) -> bytes:

@@ -73,7 +73,7 @@ def completed(matcher: GrammarMatcher, draft: Draft, most: int) -> CompletedDraf
     try:
         with suppress(InputError):
             reach(-1, -1, 0)
-        while waiting:
+        while waiting and not matcher.renewed:
             child, place, depth = waiting.pop()
             matcher.rollback(len(matcher) - begin - depth)
             token = tokens[child]
@@ -129,9 +129,10 @@ def tree_masks(matcher: GrammarMatcher, draft: Draft, forced: Sequence[bool]) ->
             row[:] = 0
             row[tokens[only] // 32] = np.int64(1 << tokens[only] % 32).astype(np.int32)
             return [only]
+        row[:] = 0  # until the grammar has said what may come
         if node >= 0 and (not go(node) or matcher.complete):
+            row[:] = -1
             return []
-        row[:] = 0
         matcher.fill_mask(row)
         return [child for child in below if _has(row, tokens[child])]
 

@@ -1,6 +1,7 @@
 """Masks of tokens over many rows: what a request does not allow gets -inf, before all else.
 
-Mutates: the rows. Valid until: for ever. Raises: nothing. GIL: held but for torch's own work.
+Mutates: the rows. Valid until: for ever. Raises: InputError for rows that are not there. GIL: held
+but for the work of torch and of the core.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def forbidden_in_place(
 
 
 def forbid_on_device(part: Tensor, mine: Tensor, masks: Tensor) -> None:
-    """The same on any device, without a wait."""
+    """The same on any device, without a wait; but over NaN and +inf as well, which the caller
+    writes again, and for masks that are no shorter than the rows."""
     bits = masks[:, :, None] >> torch.arange(32, dtype=torch.int32, device=masks.device) & 1
     allowed = bits.view(len(masks), -1)[:, : part.shape[1]] > 0
     part.index_copy_(0, mine, part[mine].masked_fill(~allowed, -torch.inf))

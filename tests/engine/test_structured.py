@@ -231,6 +231,11 @@ class _Tires:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def deep_copy(self) -> _Tires:
+        made = _Tires(self._inner.deep_copy(), self._beyond, self._mask)
+        made._path, made._over = [*self._path], self._over
+        return made
+
     def _there(self) -> bool:
         return self._path[-len(self._beyond) :] == self._beyond
 
@@ -292,6 +297,8 @@ def test_too_much_work_where_only_a_draft_goes_harms_nothing(
             monkeypatch.setattr(grammar, "renew", lambda r=renew, t=tires: t(r()))
             request.matcher.grammar = grammar
             request.matcher._inner = tires(request.matcher._inner)  # type: ignore[assignment]
+            monkeypatch.setattr(grammar, "beginning", partial(tires, grammar.beginning()))
+            request.matcher._kept = request.matcher._inner.deep_copy()
         engine.run()
         engine.check_integrity()
         found.append([(r.token_ids, str(r.error)) for r in requests])

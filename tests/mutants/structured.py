@@ -86,6 +86,13 @@ STRUCTURED = (
         "tests/structured/test_tree.py::test_a_tree_is_one_text_after_another",
     ),
     Mutant(
+        "a mask behind a rollback may be that of another text",
+        "src/foresay/structured/matcher.py",
+        "            self._stale |= len(self._told) < self._masked_at\n",
+        "",
+        "tests/structured/test_tree.py::test_a_mask_behind_a_rollback_is_of_its_own_text",
+    ),
+    Mutant(
         "several tokens of a draft have the work of one step",
         "src/foresay/structured/matcher.py",
         "                taken = self._consume_with_masks(tokens)\n",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from foresay import Draft, StructuredOutputs
 from foresay.structured.grammars import Grammars
@@ -153,3 +154,19 @@ def mask_behind(grammar: Grammar, text: Sequence[int]) -> Any:
     row = np.zeros(grammar.words, np.int32)
     matcher.fill_mask(row)
     return row
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_mask_behind_a_rollback_is_of_its_own_text(settled: bool) -> None:
+    """The library remembers its last mask, and knows its place by the number of rows before it."""
+    form = StructuredOutputs(grammar='start: "[" X "]" | "(" X ")"\nX: /[a-w]+/')
+    grammar = grammars().compile(form)
+    matcher, row = grammar.matcher(STOPS), np.zeros(grammar.words, np.int32)
+    for text in ("[ab", "(ab", "[ab", "(cd", "(ab"):
+        ids = WORDS.encode(text)
+        assert matcher.follow(ids)
+        matcher.fill_mask(row)
+        assert (row == mask_behind(grammar, ids)).all()
+        if settled:
+            matcher.settle()
+        matcher.rollback(len(ids))

@@ -243,6 +243,7 @@ def _within_form(matcher: GrammarMatcher, tokens: list[int]) -> int:
     """
     with suppress(InputError):
         if matcher.stops.isdisjoint(tokens) and matcher.follow(tokens):
+            matcher.settle()
             return len(tokens)
     for count, token in enumerate(tokens, 1):
         if token in matcher.stops:

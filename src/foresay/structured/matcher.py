@@ -46,7 +46,11 @@ class Grammar:
 
     def matcher(self, stops: Sequence[int] = ()) -> GrammarMatcher:
         """At the beginning of an answer that these token ids end; each answer has its own."""
-        return GrammarMatcher(self, self._start.deep_copy(), stops)
+        return GrammarMatcher(self, self.beginning(), stops)
+
+    def beginning(self) -> LLMatcher:
+        """The library's matcher at the beginning of an answer."""
+        return self._start.deep_copy()
 
     def renew(self) -> LLMatcher:
         """The library's matcher at the beginning of an answer, which shares nothing with others.
@@ -55,7 +59,7 @@ class Grammar:
         They are limited, so in the end they have to be forgotten.
         """
         self._start = self._begin()
-        return self._start.deep_copy()
+        return self.beginning()
 
     def bytes_of(self, token: int) -> bytes:
         """What a token writes."""
@@ -96,6 +100,11 @@ class GrammarMatcher:
         self.grammar = grammar
         self.stops = frozenset(stops)
         self._inner = inner
+        # The library remembers its last mask, and takes it for that of another place with as many
+        # rows before it, where a rollback has brought others. Behind such a rollback masks are
+        # made by a copy of this one, which is never rolled back.
+        self._kept, self._kept_at = inner.deep_copy(), 0  # so many of the told tokens
+        self._masked_at, self._stale = 0, False
         self.renewed = False
         """Whether the library's matcher had to be begun anew: then drafts are left out, which take
         work that the plain loop does not take."""
@@ -180,6 +189,15 @@ class GrammarMatcher:
             self._inner.rollback(sum(len(told) for _, told in undone))
             if self._inner.is_error():
                 self._renew()
+            self._stale |= len(self._told) < self._masked_at
+            if len(self._told) < self._kept_at:
+                self._kept, self._kept_at = self.grammar.beginning(), 0
+
+    def settle(self) -> None:
+        """What it was told so far will not be rolled back: later masks are made sooner."""
+        kept, told = self._kept.deep_copy(), self._pieces(self._kept_at)
+        if kept.try_consume_tokens(told) == len(told):
+            self._kept, self._kept_at = kept, len(self._told)
 
     def fill_mask(self, row: Words) -> None:
         """Write into a caller's row, int32[words], which tokens may come next. Where the answer is
@@ -191,7 +209,10 @@ class GrammarMatcher:
             if len(barred):
                 row &= ~_bits(barred, len(row))
             return
+        if self._stale:
+            self._unroll()
         mask = self._inner.compute_bitmask()
+        self._masked_at = len(self._told)
         if self._inner.is_error():
             self._renew()
             mask = self._inner.compute_bitmask()
@@ -235,6 +256,18 @@ class GrammarMatcher:
                     self._inner.rollback(taken)
         return taken == len(tokens)
 
+    def _pieces(self, begin: int = 0) -> list[int]:
+        """What the library was told, from this token on."""
+        return [piece for _, pieces in self._told[begin:] for piece in pieces]
+
+    def _unroll(self) -> None:
+        """The same place in a copy that was not rolled back."""
+        inner, told = self._kept.deep_copy(), self._pieces(self._kept_at)
+        if inner.try_consume_tokens(told) < len(told):
+            self._renew()
+            return
+        self._inner, self._stale = inner, False
+
     def _renew(self) -> None:
         """Follow the answer anew with a lexer of its own: the one that all answers with this
         grammar share has used up its limits.
@@ -242,10 +275,12 @@ class GrammarMatcher:
         Raises: InputError where that takes too much work as well.
         """
         self.renewed = True
-        told = [token for _, tokens in self._told for token in tokens]
+        told = self._pieces()
         self._inner = self.grammar.renew()
         if self._consume_with_masks(told) < len(told):
             raise self._error()
+        self._kept, self._kept_at = self._inner.deep_copy(), len(self._told)
+        self._masked_at, self._stale = len(self._told), False
 
     def _consume_with_masks(self, tokens: list[int]) -> int:
         """Tell the library tokens as the plain loop does, with a mask before each: the work of a

@@ -297,7 +297,8 @@ def test_too_much_work_where_only_a_draft_goes_harms_nothing(
             monkeypatch.setattr(grammar, "renew", lambda r=renew, t=tires: t(r()))
             request.matcher.grammar = grammar
             request.matcher._inner = tires(request.matcher._inner)  # type: ignore[assignment]
-            monkeypatch.setattr(grammar, "beginning", partial(tires, grammar.beginning()))
+            begin = type(grammar).beginning.__get__(grammar)
+            monkeypatch.setattr(grammar, "beginning", lambda b=begin, t=tires: t(b()))
             request.matcher._kept = request.matcher._inner.deep_copy()
         engine.run()
         engine.check_integrity()
@@ -326,6 +327,7 @@ def test_a_form_that_cannot_be_followed_to_where_it_was_fails_alone(
     matcher._inner = _Tires(begun, [wrong], mask=False)  # type: ignore[assignment]
     lost = _Tires(begun.deep_copy(), [], mask=False)
     lost._over = True
+    matcher._kept = lost  # type: ignore[assignment]
     monkeypatch.setattr(matcher.grammar, "renew", lambda: lost)
     engine.run()
     engine.check_integrity()

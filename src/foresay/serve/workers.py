@@ -24,7 +24,7 @@ class Workers:
     def rekey(self, tenants: Collection[str | None], most: int | None = None) -> None:
         """The tenants that there are now, and how many threads each may use; None: all.
 
-        Mutates: their turns; work that has begun goes on.
+        Work that has begun goes on.
         """
         self._turns = {
             tenant: asyncio.Semaphore(most or self._threads)

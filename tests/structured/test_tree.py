@@ -170,3 +170,34 @@ def test_a_mask_behind_a_rollback_is_of_its_own_text(settled: bool) -> None:
         if settled:
             matcher.settle()
         matcher.rollback(len(ids))
+
+
+class _Worn:
+    """The library's matcher when its lexer has used up its limits."""
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        return 0
+
+    def rollback(self, tokens: int) -> None: ...
+
+    def compute_bitmask(self) -> bytes:
+        return b""
+
+    def is_error(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_masks_behind_a_matcher_that_was_begun_anew(wrong: bool) -> None:
+    """It makes masks on its way, which are not for another text behind the same place; also where
+    the last of the tokens is forbidden."""
+    form = StructuredOutputs(grammar='start: "[" X "]" | "(" X ")"\nX: /[a-w]+/')
+    grammar = grammars().compile(form)
+    matcher, row = grammar.matcher(STOPS), np.zeros(grammar.words, np.int32)
+    matcher._inner = _Worn()  # type: ignore[assignment]
+    ids, others = WORDS.encode("[ab)" if wrong else "[abc"), WORDS.encode("(ab")
+    assert matcher.follow(ids) is not wrong and matcher.renewed
+    matcher.rollback(len(matcher))
+    assert matcher.follow(others)
+    matcher.fill_mask(row)
+    assert (row == mask_behind(grammar, others)).all()

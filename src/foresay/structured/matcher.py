@@ -195,6 +195,8 @@ class GrammarMatcher:
 
     def settle(self) -> None:
         """What it was told so far will not be rolled back: later masks are made sooner."""
+        if not self._stale:  # as without drafts: no mask will need it
+            return
         kept, told = self._kept.deep_copy(), self._pieces(self._kept_at)
         if kept.try_consume_tokens(told) == len(told):
             self._kept, self._kept_at = kept, len(self._told)
@@ -245,15 +247,18 @@ class GrammarMatcher:
         if taken < len(tokens):
             self._inner.rollback(taken)
             self._inner.compute_bitmask()  # here the library says whether it is a limit that ends
+            self._masked_at = len(self._told)
             if self._inner.is_error():
                 self._renew()
                 taken = self._consume_with_masks(tokens)
+                self._masked_at = len(self._told) + len(tokens)  # at the most
                 if self._inner.is_error():
                     error = self._error()
                     self._renew()  # the place before these tokens is as good as it was
                     raise error
                 if taken < len(tokens):
                     self._inner.rollback(taken)
+                    self._stale = True
         return taken == len(tokens)
 
     def _pieces(self, begin: int = 0) -> list[int]:
